@@ -1,0 +1,105 @@
+#include "models/file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "models/error.h"
+
+namespace pipelag {
+namespace {
+
+std::filesystem::path FolderOf(const std::filesystem::path& file) {
+  return file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");
+}
+
+/// Owns a descriptor and a temporary file until Commit.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::filesystem::path& target)
+      : target_(target), name_(target.string() + fmt::format(".{}.tmp", getpid())) {
+    descriptor_ = open(name_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (descriptor_ < 0) Fail("cannot be created");
+  }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  ~TemporaryFile() {
+    if (descriptor_ >= 0) close(descriptor_);
+    if (!committed_) unlink(name_.c_str());
+  }
+
+  void Write(std::string_view content) {
+    while (!content.empty()) {
+      const ssize_t n = write(descriptor_, content.data(), content.size());
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) Fail("cannot be written");
+      content.remove_prefix(static_cast<size_t>(n));
+    }
+  }
+
+  void Commit() {
+    if (fsync(descriptor_) != 0) Fail("cannot be flushed to disk");
+    if (rename(name_.c_str(), target_.c_str()) != 0) Fail("cannot be put in place");
+    committed_ = true;
+  }
+
+ private:
+  [[noreturn]] void Fail(const char* what) const {
+    throw Error(fmt::format("{}: {}: {}", target_.string(), what, std::strerror(errno)));
+  }
+
+  std::filesystem::path target_;
+  std::string name_;
+  int descriptor_ = -1;
+  bool committed_ = false;
+};
+
+}  // namespace
+
+std::string ReadFile(const std::filesystem::path& file) {
+  if (std::filesystem::is_directory(file)) {
+    throw Error(fmt::format("{}: is a folder, not a file", file.string()));
+  }
+  std::ifstream in(file, std::ios::binary);
+  if (!in) throw Error(fmt::format("{}: cannot be read: {}", file.string(), std::strerror(errno)));
+  std::ostringstream content;
+  content << in.rdbuf();
+  if (in.bad()) throw Error(fmt::format("{}: reading it failed", file.string()));
+  return std::move(content).str();
+}
+
+void WriteFile(const std::filesystem::path& file, std::string_view content) {
+  CheckWritable(file);
+  if (std::filesystem::exists(file) && !std::filesystem::is_regular_file(file)) {
+    // A device or a pipe cannot be renamed over and has no half-written state to avoid.
+    std::ofstream out(file, std::ios::binary);
+    out << content;
+    out.flush();
+    if (!out) throw Error(fmt::format("{}: cannot be written", file.string()));
+    return;
+  }
+  TemporaryFile temporary(file);
+  temporary.Write(content);
+  temporary.Commit();
+}
+
+void CheckWritable(const std::filesystem::path& file) {
+  if (std::filesystem::is_directory(file)) {
+    throw Error(fmt::format("{}: is a folder, a file name is needed", file.string()));
+  }
+  const std::filesystem::path folder = FolderOf(file);
+  if (!std::filesystem::is_directory(folder)) {
+    throw Error(fmt::format("{}: there is no folder {}", file.string(), folder.string()));
+  }
+  const bool special = std::filesystem::exists(file) && !std::filesystem::is_regular_file(file);
+  if (access(special ? file.c_str() : folder.c_str(), W_OK) != 0) {
+    throw Error(fmt::format("{}: cannot be written: {}", file.string(), std::strerror(errno)));
+  }
+}
+
+}  // namespace pipelag

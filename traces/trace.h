@@ -1,0 +1,61 @@
+// What happened: the one form in which simulated, measured and imported runs are held. Knows nothing
+// of who produced it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/schedule/action.h"
+#include "models/units.h"
+
+namespace pipelag {
+
+/// One action on one lane of one rank. Times count from the start of the run.
+struct Span {
+  int rank = 0;
+  ActionKind kind = ActionKind::kForward;
+  int stage = 0;           ///< placed stage; for AR: the group
+  int64_t microbatch = 0;  ///< numbered over the whole run; for U and AR: the step
+  int peer = -1;           ///< SEND_*/RECV_*: the other rank
+  Nanoseconds start{0};
+  Nanoseconds end{0};  ///< RECV_*: when the message was delivered, latency included
+  /// Compute lane: how long the lane stood idle before `start` because data was missing.
+  Nanoseconds wait{0};
+  int64_t weight_version = -1;  ///< F, B, I: version read; U: version made; else -1
+  Bytes bytes = 0;              ///< transfers
+  bool overlapped = false;      ///< half of an OVERLAP(F, B): both halves have the same times
+
+  bool operator==(const Span&) const = default;
+};
+
+/// A run. `spans` is ordered by (rank, lane, start), a lane being: compute; then per peer and payload
+/// the send halves, the receive halves; then reduce.
+struct Trace {
+  std::string schedule;  ///< name, as the producer knew it
+  int ranks = 0;
+  int stages = 0;              ///< placed stages; stage_rank has as many entries
+  int64_t microbatches = 0;    ///< per step
+  int64_t steps = 0;
+  std::vector<int> stage_rank;
+  int64_t tokens_per_step = 0;  ///< 0 if not known
+  std::vector<Span> spans;
+
+  bool operator==(const Trace&) const = default;
+};
+
+/// F, B, I, W, U.
+constexpr bool OnComputeLane(ActionKind kind) {
+  return kind <= ActionKind::kUpdate;
+}
+constexpr bool IsSend(ActionKind kind) {
+  return kind == ActionKind::kSendForward || kind == ActionKind::kSendBackward;
+}
+constexpr bool IsReceive(ActionKind kind) {
+  return kind == ActionKind::kReceiveForward || kind == ActionKind::kReceiveBackward;
+}
+
+/// Brings `spans` into the order stated above; ties by end, then by order of appearance.
+void SortSpans(Trace& trace);
+
+}  // namespace pipelag
