@@ -1,0 +1,73 @@
+#include "models/schedule/generators.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+namespace pipelag {
+namespace {
+
+constexpr Generator kGenerators[] = {
+    {"gpipe", "all forwards, then all backwards, flush", GenerateGpipe},
+    {"1f1b", "one forward, one backward, flush (PipeDream-Flush, DAPPLE)", Generate1F1B},
+    {"pipedream", "asynchronous 1F1B, weights stashed per batch, delay falls along the stages",
+     GeneratePipeDream},
+    {"2bw", "asynchronous 1F1B, two weight versions, delay 1 on every stage (PipeDream-2BW)",
+     Generate2BW},
+};
+
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+    }
+  }
+  return row[b.size()];
+}
+
+void CheckOptions(const GeneratorOptions& options) {
+  const auto positive = [](const char* flag, int value) {
+    if (value < 1) throw Error(fmt::format("{} must be at least 1, not {}", flag, value));
+  };
+  positive("--ranks", options.ranks);
+  positive("--microbatches", options.microbatches);
+  positive("--warmup-slope", options.warmup_slope);
+  if (options.ranks > 65535) {
+    throw Error(fmt::format("--ranks {} is more than the 65535 that a schedule can hold",
+                            options.ranks));
+  }
+}
+
+}  // namespace
+
+std::string_view Nearest(std::string_view name, std::span<const std::string_view> known) {
+  CHECK(!known.empty());
+  return *std::min_element(known.begin(), known.end(), [&](std::string_view a, std::string_view b) {
+    return EditDistance(name, a) < EditDistance(name, b);
+  });
+}
+
+std::span<const Generator> Generators() { return kGenerators; }
+
+Schedule Generate(std::string_view name, const GeneratorOptions& options) {
+  std::vector<std::string_view> names;
+  for (const Generator& generator : kGenerators) {
+    if (generator.name == name) {
+      CheckOptions(options);
+      return generator.generate(options);
+    }
+    names.push_back(generator.name);
+  }
+  throw Error(fmt::format("'{}' is not a known schedule; the nearest is '{}'", name,
+                          Nearest(name, names)));
+}
+
+}  // namespace pipelag

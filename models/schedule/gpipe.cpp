@@ -1,0 +1,23 @@
+// GPipe (Huang et al., 2019): all forwards, then all backwards, then the update.
+#include "models/schedule/linear.h"
+
+namespace pipelag {
+
+Schedule GenerateGpipe(const GeneratorOptions& options) {
+  Schedule schedule = LinearPipeline("gpipe", WeightPolicy::kFlush, options);
+  for (int s = 0; s < options.ranks; ++s) {
+    auto& body = schedule.body[static_cast<size_t>(s)];
+    for (int i = 0; i < options.microbatches; ++i) {
+      body.push_back(MakeAction(ActionKind::kForward, s, i));
+    }
+    // Ascending, so that gradients are summed in the order of 1F1B.
+    for (int i = 0; i < options.microbatches; ++i) {
+      body.push_back(MakeAction(ActionKind::kBackward, s, i));
+    }
+    AppendReductions(schedule, s, 0);
+    body.push_back(MakeAction(ActionKind::kUpdate, s, 0));
+  }
+  return schedule;
+}
+
+}  // namespace pipelag

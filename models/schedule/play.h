@@ -1,0 +1,409 @@
+// Plays a program by the law of execution in abstract integer ticks: who may start when, and what it
+// is held up by. The simulator plays it in nanoseconds, the validator with unit costs. Uncontended:
+// every lane has its own wire. In-order relaxation, no event queue: with static lane orders the start
+// of an action is the maximum over its prerequisites, so one visit per action is enough.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "models/schedule/program.h"
+
+namespace pipelag {
+
+/// What a message takes, and how many receive slots each lane has (0: as many as never delay).
+struct PlayLinks {
+  int64_t occupancy = 0;
+  int64_t latency = 0;
+  int receive_slots = 0;
+};
+
+/// Where every rank stood when nothing could go on: empty if the run came to its end.
+struct Blocked {
+  int rank = 0;
+  RunAction action;
+};
+
+/// `Costs` answers the duration of an action:  int64_t Of(const RunAction&) const  (of an OVERLAP:
+/// OfOverlap(forward, backward)), int64_t OfReduction(group).  `Observer` is told everything, in lane
+/// order per lane:  OnCompute(rank, action, ready, start, end, overlapped), where `ready` is when the
+/// lane became free;  OnTransfer(lane, action, ready, start, sent, delivered);  OnReduce(rank, group,
+/// step, start, end), once per member rank.
+template <class Costs, class Observer>
+class Play {
+ public:
+  Play(const Program& program, const Costs& costs, const PlayLinks& links, Observer& observer);
+
+  /// Runs to the end or until nothing can go on.
+  std::vector<Blocked> Run();
+
+ private:
+  static constexpr int64_t kNever = std::numeric_limits<int64_t>::min();
+
+  struct Message {
+    int64_t ready;
+    RunAction action;
+  };
+  struct LaneState {
+    int64_t free = 0;
+    int64_t sent = 0;
+    int64_t released = 0;
+    std::vector<int64_t> releases;  // ring over the slots: when the k-th consumption ended
+    std::vector<Message> pending;   // produced, not yet under way for want of a slot
+    size_t next_pending = 0;
+  };
+  struct RankState {
+    LaneWalk walk;
+    int64_t free = 0;
+    int64_t reduce_free = 0;
+    bool queued = true;
+    std::vector<std::pair<int, int64_t>> reductions;  // (group, step) reached, in lane order
+    size_t next_reduction = 0;
+  };
+  struct Reduction {
+    int64_t remaining = 0;
+    int64_t ready = 0;
+    int64_t end = kNever;
+  };
+
+  bool Step(int rank);
+  bool InputReady(const RunAction& action, int64_t& ready) const;
+  void Finish(const RunAction& action, int64_t end);
+  void Consume(int lane, int64_t end);
+  void Produce(int lane, const RunAction& action, int64_t end);
+  void Pump(int lane);
+  void Send(int lane, const Message& message, int64_t not_before);
+  void Deliver(const RunAction& producer, int64_t at);
+  void CountGradient(const RunAction& action, int64_t end);
+  void PumpReductions(int rank);
+  void Wake(int rank);
+
+  size_t Slot(int stage, int64_t microbatch) const {
+    return static_cast<size_t>(stage) * window_ + (static_cast<size_t>(microbatch) & (window_ - 1));
+  }
+  Reduction& At(int group, int64_t step) {
+    return reductions_[static_cast<size_t>(group) * step_window_ +
+                       (static_cast<size_t>(step) & (step_window_ - 1))];
+  }
+  int64_t GradientsPerStep(const CollectiveGroup& group) const {
+    return static_cast<int64_t>(group.stages.size()) * schedule_.microbatches_per_stream();
+  }
+  int ConsumedLane(const RunAction& action) const;
+
+  const Program& program_;
+  const Schedule& schedule_;
+  const Costs& costs_;
+  PlayLinks links_;
+  Observer& observer_;
+  size_t window_;
+  size_t step_window_;
+  std::vector<int64_t> forward_arrival_;   // [stage][micro-batch]: input of F
+  std::vector<int64_t> backward_arrival_;  // input of B or I
+  std::vector<RankState> ranks_;
+  std::vector<LaneState> lanes_;
+  std::vector<Reduction> reductions_;
+  std::vector<std::vector<int>> groups_of_;  // per placed stage
+  std::vector<int> queue_;
+};
+
+template <class Costs, class Observer>
+Play<Costs, Observer>::Play(const Program& program, const Costs& costs, const PlayLinks& links,
+                            Observer& observer)
+    : program_(program),
+      schedule_(program.schedule()),
+      costs_(costs),
+      links_(links),
+      observer_(observer),
+      window_(static_cast<size_t>(program.window())),
+      step_window_(static_cast<size_t>(program.step_window())),
+      lanes_(program.lanes().size()),
+      groups_of_(static_cast<size_t>(schedule_.placed_stages())) {
+  const size_t cells = static_cast<size_t>(schedule_.placed_stages()) * window_;
+  forward_arrival_.assign(cells, kNever);
+  backward_arrival_.assign(cells, kNever);
+  ranks_.reserve(static_cast<size_t>(schedule_.ranks));
+  for (int rank = schedule_.ranks - 1; rank >= 0; --rank) queue_.push_back(rank);
+  for (int rank = 0; rank < schedule_.ranks; ++rank) {
+    ranks_.push_back({.walk = LaneWalk(program, rank), .reductions = {}});
+  }
+  for (LaneState& lane : lanes_) lane.releases.resize(static_cast<size_t>(links.receive_slots));
+  reductions_.resize(schedule_.groups.size() * step_window_);
+  for (size_t g = 0; g < schedule_.groups.size(); ++g) {
+    for (const int stage : schedule_.groups[g].stages) {
+      groups_of_[static_cast<size_t>(stage)].push_back(static_cast<int>(g));
+    }
+    for (size_t t = 0; t < step_window_; ++t) {
+      At(static_cast<int>(g), static_cast<int64_t>(t)).remaining =
+          GradientsPerStep(schedule_.groups[g]);
+    }
+  }
+}
+
+template <class Costs, class Observer>
+std::vector<Blocked> Play<Costs, Observer>::Run() {
+  while (!queue_.empty()) {
+    const int rank = queue_.back();
+    queue_.pop_back();
+    ranks_[static_cast<size_t>(rank)].queued = false;
+    while (Step(rank)) {
+    }
+  }
+  std::vector<Blocked> blocked;
+  for (int rank = 0; rank < schedule_.ranks; ++rank) {
+    const RankState& state = ranks_[static_cast<size_t>(rank)];
+    if (!state.walk.done()) blocked.push_back({rank, state.walk.action()});
+  }
+  return blocked;
+}
+
+/// One action of the rank's compute list, if its prerequisites are known. False: blocked, or done.
+template <class Costs, class Observer>
+bool Play<Costs, Observer>::Step(int rank) {
+  RankState& state = ranks_[static_cast<size_t>(rank)];
+  if (state.walk.done()) return false;
+  const RunAction action = state.walk.action();
+  if (action.kind == ActionKind::kAllReduce) {
+    state.reductions.emplace_back(action.stage, action.step);
+    state.walk.Advance();
+    PumpReductions(rank);
+    return true;
+  }
+  int64_t ready = state.free;
+  if (!InputReady(action, ready)) return false;
+  if (!action.overlaps_next) {
+    const int64_t end = ready + costs_.Of(action);
+    observer_.OnCompute(rank, action, state.free, ready, end, false);
+    state.walk.Advance();
+    state.free = end;
+    Finish(action, end);
+    return true;
+  }
+  // Both halves start together, so the whole waits for both inputs. The F half alone must not hold
+  // the lane while B's input is missing: nothing has been done yet, the walk is put back.
+  const LaneWalk before = state.walk;
+  state.walk.Advance();
+  const RunAction backward = state.walk.action();
+  if (!InputReady(backward, ready)) {
+    state.walk = before;
+    return false;
+  }
+  const int64_t end = ready + costs_.OfOverlap(action, backward);
+  observer_.OnCompute(rank, action, state.free, ready, end, true);
+  observer_.OnCompute(rank, backward, state.free, ready, end, true);
+  state.walk.Advance();
+  state.free = end;
+  Finish(action, end);
+  Finish(backward, end);
+  return true;
+}
+
+/// Raises `ready` to the time at which the action's data is there; false if that is not known yet.
+template <class Costs, class Observer>
+bool Play<Costs, Observer>::InputReady(const RunAction& action, int64_t& ready) const {
+  int64_t at = kNever;
+  switch (action.kind) {
+    case ActionKind::kForward:
+      if (schedule_.IsFirst(action.stage)) return true;
+      at = forward_arrival_[Slot(action.stage, action.microbatch)];
+      break;
+    case ActionKind::kBackward:
+    case ActionKind::kBackwardInput:
+      if (schedule_.IsLast(action.stage)) return true;  // its own F stands before it in the lane
+      at = backward_arrival_[Slot(action.stage, action.microbatch)];
+      break;
+    case ActionKind::kUpdate:
+      for (const int group : groups_of_[static_cast<size_t>(action.stage)]) {
+        const Reduction& reduction =
+            reductions_[static_cast<size_t>(group) * step_window_ +
+                        (static_cast<size_t>(action.step) & (step_window_ - 1))];
+        if (reduction.end == kNever) return false;
+        ready = std::max(ready, reduction.end);
+      }
+      return true;
+    case ActionKind::kBackwardWeight:
+    case ActionKind::kAllReduce:
+    case ActionKind::kSendForward:
+    case ActionKind::kReceiveForward:
+    case ActionKind::kSendBackward:
+    case ActionKind::kReceiveBackward:
+      return true;
+  }
+  if (at == kNever) return false;
+  ready = std::max(ready, at);
+  return true;
+}
+
+template <class Costs, class Observer>
+void Play<Costs, Observer>::Finish(const RunAction& action, int64_t end) {
+  if (IsForward(action.kind)) {
+    if (!schedule_.IsFirst(action.stage)) {
+      forward_arrival_[Slot(action.stage, action.microbatch)] = kNever;
+    }
+    if (!schedule_.IsLast(action.stage)) {
+      Produce(program_.ForwardLane(action.stage), action, end);
+    }
+  } else if (YieldsInputGradient(action.kind)) {
+    if (!schedule_.IsLast(action.stage)) {
+      backward_arrival_[Slot(action.stage, action.microbatch)] = kNever;
+    }
+    if (!schedule_.IsFirst(action.stage)) {
+      Produce(program_.BackwardLane(action.stage), action, end);
+    }
+  }
+  if (links_.receive_slots > 0) {
+    const int lane = ConsumedLane(action);
+    if (lane >= 0) Consume(lane, end);
+  }
+  if (!schedule_.groups.empty()) {
+    if (YieldsWeightGradient(action.kind)) CountGradient(action, end);
+    if (action.kind == ActionKind::kUpdate) {
+      for (const int group : groups_of_[static_cast<size_t>(action.stage)]) {
+        // The entry's last reader frees it for a later step.
+        Reduction& reduction = At(group, action.step);
+        const auto& stages = schedule_.groups[static_cast<size_t>(group)].stages;
+        if (++reduction.remaining == static_cast<int64_t>(stages.size())) {
+          reduction = {GradientsPerStep(schedule_.groups[static_cast<size_t>(group)]), 0, kNever};
+        }
+      }
+    }
+  }
+}
+
+/// Lane over which the message consumed by `action` came, or -1.
+template <class Costs, class Observer>
+int Play<Costs, Observer>::ConsumedLane(const RunAction& action) const {
+  if (IsForward(action.kind) && !schedule_.IsFirst(action.stage)) {
+    return program_.ForwardLane(action.stage - 1);
+  }
+  if (YieldsInputGradient(action.kind) && !schedule_.IsLast(action.stage)) {
+    return program_.BackwardLane(action.stage + 1);
+  }
+  return -1;
+}
+
+template <class Costs, class Observer>
+void Play<Costs, Observer>::Consume(int lane, int64_t end) {
+  LaneState& state = lanes_[static_cast<size_t>(lane)];
+  state.releases[static_cast<size_t>(state.released) % state.releases.size()] = end;
+  ++state.released;
+  Pump(lane);
+}
+
+template <class Costs, class Observer>
+void Play<Costs, Observer>::Produce(int lane, const RunAction& action, int64_t end) {
+  if (lane < 0) {
+    Deliver(action, end);
+  } else if (links_.receive_slots == 0) {
+    Send(lane, {end, action}, 0);
+  } else {
+    lanes_[static_cast<size_t>(lane)].pending.push_back({end, action});
+    Pump(lane);
+  }
+}
+
+template <class Costs, class Observer>
+void Play<Costs, Observer>::Pump(int lane) {
+  LaneState& state = lanes_[static_cast<size_t>(lane)];
+  const auto slots = static_cast<int64_t>(links_.receive_slots);
+  while (state.next_pending < state.pending.size()) {
+    int64_t not_before = 0;
+    if (state.sent >= slots) {
+      const int64_t needed = state.sent - slots;  // that many messages must be consumed
+      if (needed >= state.released) return;
+      not_before = state.releases[static_cast<size_t>(needed % slots)];
+    }
+    const Message message = state.pending[state.next_pending++];
+    if (state.next_pending == state.pending.size()) {
+      state.pending.clear();
+      state.next_pending = 0;
+    }
+    Send(lane, message, not_before);
+  }
+}
+
+template <class Costs, class Observer>
+void Play<Costs, Observer>::Send(int lane, const Message& message, int64_t not_before) {
+  LaneState& state = lanes_[static_cast<size_t>(lane)];
+  const int64_t start = std::max({message.ready, state.free, not_before});
+  const int64_t sent = start + links_.occupancy;
+  state.free = sent;
+  ++state.sent;
+  observer_.OnTransfer(lane, message.action, message.ready, start, sent, sent + links_.latency);
+  Deliver(message.action, sent + links_.latency);
+}
+
+template <class Costs, class Observer>
+void Play<Costs, Observer>::Deliver(const RunAction& producer, int64_t at) {
+  const bool forward = IsForward(producer.kind);
+  const int stage = forward ? producer.stage + 1 : producer.stage - 1;
+  int64_t& arrival =
+      (forward ? forward_arrival_ : backward_arrival_)[Slot(stage, producer.microbatch)];
+  CHECK(arrival == kNever);
+  arrival = at;
+  Wake(schedule_.placement[static_cast<size_t>(stage)]);
+}
+
+template <class Costs, class Observer>
+void Play<Costs, Observer>::CountGradient(const RunAction& action, int64_t end) {
+  for (const int group : groups_of_[static_cast<size_t>(action.stage)]) {
+    Reduction& reduction = At(group, action.step);
+    reduction.ready = std::max(reduction.ready, end);
+    if (--reduction.remaining > 0) continue;
+    for (const int stage : schedule_.groups[static_cast<size_t>(group)].stages) {
+      PumpReductions(schedule_.placement[static_cast<size_t>(stage)]);
+    }
+  }
+}
+
+/// Starts the collective at the head of the rank's reduce lane if it heads every member's and all
+/// gradients are there; then looks at the next one.
+template <class Costs, class Observer>
+void Play<Costs, Observer>::PumpReductions(int rank) {
+  for (;;) {
+    const RankState& own = ranks_[static_cast<size_t>(rank)];
+    if (own.next_reduction == own.reductions.size()) return;
+    const auto [group, step] = own.reductions[own.next_reduction];
+    Reduction& reduction = At(group, step);
+    if (reduction.remaining > 0) return;
+    const auto& stages = schedule_.groups[static_cast<size_t>(group)].stages;
+    std::vector<int> members;
+    for (const int stage : stages) {
+      members.push_back(schedule_.placement[static_cast<size_t>(stage)]);
+    }
+    std::sort(members.begin(), members.end());
+    members.erase(std::unique(members.begin(), members.end()), members.end());
+    int64_t start = reduction.ready;
+    for (const int member : members) {
+      const RankState& state = ranks_[static_cast<size_t>(member)];
+      if (state.next_reduction == state.reductions.size() ||
+          state.reductions[state.next_reduction] != std::pair(group, step)) {
+        return;
+      }
+      start = std::max(start, state.reduce_free);
+    }
+    reduction.end = start + costs_.OfReduction(group);
+    for (const int member : members) {
+      RankState& state = ranks_[static_cast<size_t>(member)];
+      ++state.next_reduction;
+      state.reduce_free = reduction.end;
+      observer_.OnReduce(member, group, step, start, reduction.end);
+      Wake(member);
+    }
+    for (const int member : members) {
+      if (member != rank) PumpReductions(member);
+    }
+  }
+}
+
+template <class Costs, class Observer>
+void Play<Costs, Observer>::Wake(int rank) {
+  RankState& state = ranks_[static_cast<size_t>(rank)];
+  if (state.queued) return;
+  state.queued = true;
+  queue_.push_back(rank);
+}
+
+}  // namespace pipelag

@@ -1,0 +1,171 @@
+#include "models/schedule/program.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <map>
+#include <tuple>
+
+#include "models/schedule/play.h"
+#include "models/schedule/text.h"
+#include "models/schedule/versions.h"
+
+namespace pipelag {
+namespace {
+
+struct UnitCosts {
+  int64_t Of(const RunAction&) const { return 1; }
+  int64_t OfOverlap(const RunAction&, const RunAction&) const { return 1; }
+  int64_t OfReduction(int) const { return 0; }
+};
+
+struct NoObserver {
+  void OnCompute(int, const RunAction&, int64_t, int64_t, int64_t, bool) {}
+  void OnTransfer(int, const RunAction&, int64_t, int64_t, int64_t, int64_t) {}
+  void OnReduce(int, int, int64_t, int64_t, int64_t) {}
+};
+
+int64_t ShiftOf(const Action& action, int microbatches) {
+  return HasMicrobatch(action.kind) ? FloorDiv(action.microbatch, microbatches)
+                                    : action.microbatch;
+}
+
+}  // namespace
+
+Program::Program(Schedule schedule, int64_t steps)
+    : schedule_(std::make_shared<const Schedule>(std::move(schedule))), steps_(steps) {
+  if (steps < 1) throw Error(fmt::format("--steps must be at least 1, not {}", steps));
+  if (steps > std::numeric_limits<int32_t>::max()) {
+    throw Error(fmt::format("--steps {} is more than the 2147483647 that can be numbered", steps));
+  }
+  std::vector<Finding> findings = Validate(*schedule_);
+  if (!findings.empty()) throw ScheduleError(*schedule_, std::move(findings));
+  updates_ = FindUpdates(*schedule_);
+  batch_delays_ = BatchDelays(*schedule_, updates_);
+  versions_ = DeriveVersions(*schedule_);
+  BuildLanes();
+  BuildShifts();
+  FindDeadlock();
+  BuildPeaks();
+}
+
+Program Program::WithSteps(int64_t steps) const {
+  CHECK(steps >= 1);
+  Program other = *this;
+  other.steps_ = steps;
+  other.BuildPeaks();
+  return other;
+}
+
+void Program::BuildLanes() {
+  const Schedule& s = *schedule_;
+  std::map<std::tuple<int, int, ActionKind>, int> known;
+  const auto lane = [&](int from, int to, ActionKind payload) {
+    const int sender = s.placement[static_cast<size_t>(from)];
+    const int receiver = s.placement[static_cast<size_t>(to)];
+    if (sender == receiver) return -1;
+    const auto [entry, fresh] =
+        known.try_emplace({sender, receiver, payload}, static_cast<int>(lanes_.size()));
+    if (fresh) lanes_.push_back({sender, receiver, payload});
+    return entry->second;
+  };
+  for (int stage = 0; stage < s.placed_stages(); ++stage) {
+    forward_lane_.push_back(s.IsLast(stage) ? -1
+                                            : lane(stage, stage + 1, ActionKind::kSendForward));
+    backward_lane_.push_back(s.IsFirst(stage) ? -1
+                                              : lane(stage, stage - 1, ActionKind::kSendBackward));
+  }
+}
+
+void Program::BuildShifts() {
+  const Schedule& s = *schedule_;
+  int64_t least = 0;
+  int64_t greatest = 0;
+  for (const auto& body : s.body) {
+    int64_t low = std::numeric_limits<int32_t>::max();
+    int64_t high = std::numeric_limits<int32_t>::min();
+    for (const Action& action : body) {
+      const int64_t shift = ShiftOf(action, s.microbatches);
+      low = std::min(low, shift);
+      high = std::max(high, shift);
+    }
+    if (body.empty()) low = high = 0;
+    min_shift_.push_back(static_cast<int>(low));
+    max_shift_.push_back(static_cast<int>(high));
+    least = std::min(least, low);
+    greatest = std::max(greatest, high);
+  }
+  const auto range = static_cast<uint64_t>(greatest - least) + 1;
+  window_ = static_cast<int64_t>(std::bit_ceil(range * static_cast<uint64_t>(s.microbatches)));
+  step_window_ = static_cast<int64_t>(std::bit_ceil(range + 1));
+}
+
+/// Plays as many steps as the body's actions reach across, and some: a cycle of the endless graph
+/// shows there. Runs of a legal body are legal, so longer ones need no look.
+void Program::FindDeadlock() const {
+  const int64_t reach = *std::max_element(max_shift_.begin(), max_shift_.end()) -
+                        *std::min_element(min_shift_.begin(), min_shift_.end());
+  Program probe = *this;
+  probe.steps_ = reach == 0 ? 1 : 2 * reach + 3;
+  const UnitCosts costs;
+  NoObserver observer;
+  const std::vector<Blocked> blocked = Play(probe, costs, PlayLinks{}, observer).Run();
+  if (blocked.empty()) return;
+  const Schedule& s = *schedule_;
+  std::vector<Finding> findings;
+  for (const Blocked& b : blocked) {
+    const Action action = s.body[static_cast<size_t>(b.rank)][static_cast<size_t>(b.action.position)];
+    std::string waits_for = "data that never comes";
+    const int slice = s.SliceOf(b.action.stage);
+    if (IsForward(action.kind)) {
+      waits_for = fmt::format("{}F{}", slice - 1, action.microbatch);
+    } else if (YieldsInputGradient(action.kind)) {
+      waits_for = fmt::format("the gradient of {}F{}", slice + 1, action.microbatch);
+    } else if (action.kind == ActionKind::kUpdate) {
+      waits_for = "a reduction";
+    }
+    findings.push_back({fmt::format("deadlock: rank {} waits at {} for {}", b.rank,
+                                    ActionText(s, action), waits_for),
+                        b.rank, b.action.position});
+  }
+  throw ScheduleError(s, std::move(findings));
+}
+
+/// The most held at once is reached as soon as no repetition is clipped any more, so a few suffice.
+void Program::BuildPeaks() {
+  const Schedule& s = *schedule_;
+  peak_stage_.assign(static_cast<size_t>(s.placed_stages()), 0);
+  peak_rank_.assign(static_cast<size_t>(s.ranks), 0);
+  std::vector<int> held(static_cast<size_t>(s.placed_stages()));
+  for (int rank = 0; rank < s.ranks; ++rank) {
+    const auto r = static_cast<size_t>(rank);
+    const int64_t reach = max_shift_[r] - min_shift_[r];
+    Program probe = *this;
+    probe.steps_ = reach == 0 ? 1 : std::min(steps_, 2 * reach + 2);
+    int held_by_rank = 0;
+    for (LaneWalk walk(probe, rank); !walk.done(); walk.Advance()) {
+      const RunAction& action = walk.action();
+      const auto stage = static_cast<size_t>(action.stage);
+      if (IsForward(action.kind)) {
+        peak_stage_[stage] = std::max(peak_stage_[stage], ++held[stage]);
+        peak_rank_[r] = std::max(peak_rank_[r], ++held_by_rank);
+      } else if (YieldsWeightGradient(action.kind)) {
+        --held[stage];
+        --held_by_rank;
+      }
+    }
+  }
+}
+
+int64_t Program::WeightVersion(int rank, const RunAction& action) const {
+  if (action.kind == ActionKind::kUpdate) return action.step + 1;
+  const auto stage = static_cast<size_t>(action.stage);
+  const bool own = schedule_->policy == WeightPolicy::kLatest || schedule_->flushes();
+  CHECK(updates_[stage].rank == rank);
+  const int delay = own ? DelayOfLatest(*schedule_, updates_[stage], action.position)
+                        : batch_delays_[stage];
+  return std::max<int64_t>(0, action.step - delay);
+}
+
+}  // namespace pipelag

@@ -1,0 +1,91 @@
+// A pipeline schedule as data: the drawing in the paper. One periodic body per rank; any run is that
+// body laid over all steps and clipped to the micro-batches that exist. Knows no hardware, no seconds.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/error.h"
+#include "models/schedule/action.h"
+
+namespace pipelag {
+
+/// Which weight version the actions of batch t read. c(a): updates of the action's own stage that
+/// stand before action a in its lane.
+enum class WeightPolicy : uint8_t {
+  kFlush,           ///< c(a); every update stands behind all of its batch: delay 0
+  kStashed,         ///< PipeDream: c of the batch's first F on that stage, for all its F, B, I
+  kVerticalSync,    ///< PipeDream: c of the batch's first F on stage 0 of its stream
+  kDoubleBuffered,  ///< PipeDream-2BW: max(t − 1, 0)
+  kLatest,          ///< PACI: c(a), no stash, so F and B of a micro-batch may read different versions
+};
+std::string_view PolicyName(WeightPolicy policy);
+
+/// The ranks of an AR: the holders of some stages.
+struct CollectiveGroup {
+  enum class Purpose : uint8_t {
+    kReplicas,  ///< gradient reduction of one stage over its data-parallel replicas
+    kWeights,   ///< gradient exchange of a weight group: stages that hold the same weights
+    kNorm,      ///< global gradient norm over all stages
+    kBarrier,   ///< flush barrier over all ranks, no data
+  };
+  Purpose purpose = Purpose::kReplicas;
+  std::vector<int> stages;  ///< placed stages, ascending; AR(t) waits for their gradients of batch t
+};
+
+struct Schedule {
+  std::string name;
+  int ranks = 0;
+  int stages = 0;        ///< slices of the network; p·v with one stream
+  int streams = 1;       ///< directions; stream of micro-batch i: (i mod m) div (m / streams)
+  int microbatches = 0;  ///< m, per step; a multiple of `streams`
+  WeightPolicy policy = WeightPolicy::kFlush;
+  std::vector<int> placement;  ///< rank of each placed stage: streams · stages entries
+  std::vector<CollectiveGroup> groups;
+  /// Per rank the compute-lane actions of one step in order, U and AR included. A schedule with a
+  /// flush has micro-batch numbers in [0, m).
+  std::vector<std::vector<Action>> body;
+
+  /// Each stream has its own copy of every stage: a *placed stage*. Placed stages of one slice hold
+  /// the same weights.
+  int placed_stages() const { return streams * stages; }
+  int PlacedStage(int stream, int stage) const { return stream * stages + stage; }
+  int SliceOf(int placed) const { return placed % stages; }
+  int StreamOf(int placed) const { return placed / stages; }
+  bool IsFirst(int placed) const { return SliceOf(placed) == 0; }
+  bool IsLast(int placed) const { return SliceOf(placed) == stages - 1; }
+  int StreamOfMicrobatch(int64_t microbatch) const;
+  int microbatches_per_stream() const { return microbatches / streams; }
+  bool flushes() const { return policy == WeightPolicy::kFlush; }
+};
+
+/// Rounds towards −∞; b > 0.
+constexpr int64_t FloorDiv(int64_t a, int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
+constexpr int64_t FloorMod(int64_t a, int64_t b) { return a - FloorDiv(a, b) * b; }
+
+/// Something wrong with a schedule, and where.
+struct Finding {
+  std::string message;  ///< one sentence
+  int rank = -1;        ///< -1: nowhere in particular
+  int position = -1;    ///< index in the rank's body
+};
+
+/// An ill-formed schedule. what() is the sentences followed by the grid with the bad cells marked.
+class ScheduleError : public Error {
+ public:
+  ScheduleError(const Schedule& schedule, std::vector<Finding> findings);
+  const std::vector<Finding>& findings() const { return findings_; }
+
+ private:
+  std::vector<Finding> findings_;
+};
+
+/// Checks that need no execution: sizes, placement, every F, B or I+W and U exactly once and on its
+/// own rank, OVERLAP pairs, groups, no action of a micro-batch before its own forward in its lane, and
+/// every weight version read exists (`version x of stage s does not exist yet`). Deadlocks across
+/// ranks are found when the schedule is lowered.
+std::vector<Finding> Validate(const Schedule& schedule);
+
+}  // namespace pipelag

@@ -1,0 +1,277 @@
+#include "sim/steady_state.h"
+
+#include <algorithm>
+
+#include "sim/cycle_ratio.h"
+
+namespace pipelag {
+namespace {
+
+/// Builds the event graph: a node per compute action of the body (an OVERLAP is one), per message
+/// where messages occupy their lane or need a slot, and per collective. A node's repetition is that
+/// of its rank's body (a message's: its producer's; a collective's: the step).
+class EventGraph {
+ public:
+  EventGraph(const Program& program, const ActionTimes& times, int receive_slots)
+      : program_(program),
+        schedule_(program.schedule()),
+        times_(times),
+        slots_(receive_slots),
+        messages_are_nodes_(times.occupancy_ns() > 0 || receive_slots > 0) {
+    IndexActions();
+    AddComputeLanes();
+    AddData();
+    if (slots_ > 0) AddSlots();
+    AddReductions();
+  }
+
+  SteadyState Solve() {
+    const CycleRatio critical =
+        MaximumCycleRatio(static_cast<int>(rank_of_.size()), edges_, std::move(policy_));
+    SteadyState result;
+    result.step_time = critical.ratio;
+    for (const int node : critical.cycle) {
+      result.critical_ranks.push_back(rank_of_[static_cast<size_t>(node)]);
+    }
+    std::sort(result.critical_ranks.begin(), result.critical_ranks.end());
+    const auto last = std::unique(result.critical_ranks.begin(), result.critical_ranks.end());
+    result.critical_ranks.erase(last, result.critical_ranks.end());
+    result.crosses_links = result.critical_ranks.size() > 1;
+    return result;
+  }
+
+ private:
+  /// An action of the body and the node that performs it.
+  struct Entry {
+    int node = -1;
+    int32_t microbatch = 0;
+    int64_t duration = 0;
+  };
+  struct LaneMessages {
+    std::vector<int> nodes;      // in production order
+    std::vector<int> consumers;  // nodes of the consuming actions in the receiver's order
+    std::vector<int64_t> consumer_durations;
+    int64_t shift_sum = 0;  // Σ (producer's − consumer's micro-batch number) / m
+  };
+
+  size_t Cell(int stage, int64_t microbatch) const {
+    return static_cast<size_t>(stage) * static_cast<size_t>(schedule_.microbatches) +
+           static_cast<size_t>(FloorMod(microbatch, schedule_.microbatches));
+  }
+
+  int AddNode(int rank) {
+    rank_of_.push_back(rank);
+    policy_.push_back(-1);
+    return static_cast<int>(rank_of_.size()) - 1;
+  }
+
+  /// The first edge into a node is its lane's: a policy whose cycles are the lanes.
+  void AddEdge(int from, int to, int64_t weight, int64_t tokens) {
+    if (policy_[static_cast<size_t>(to)] < 0) {
+      policy_[static_cast<size_t>(to)] = static_cast<int>(edges_.size());
+    }
+    edges_.push_back({from, to, weight, static_cast<int32_t>(tokens)});
+  }
+
+  /// A lane: its nodes follow each other, the last is followed by the first of the next repetition.
+  void AddLane(const std::vector<int>& nodes, const std::vector<int64_t>& durations) {
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      const size_t next = (i + 1) % nodes.size();
+      AddEdge(nodes[i], nodes[next], durations[i], next == 0 ? 1 : 0);
+    }
+  }
+
+  void IndexActions() {
+    const size_t cells = static_cast<size_t>(schedule_.placed_stages()) *
+                         static_cast<size_t>(schedule_.microbatches);
+    forward_.resize(cells);
+    gradient_.resize(cells);
+    update_.resize(static_cast<size_t>(schedule_.placed_stages()));
+    last_gradient_.resize(update_.size());
+  }
+
+  void AddComputeLanes() {
+    for (int rank = 0; rank < schedule_.ranks; ++rank) {
+      const auto& body = schedule_.body[static_cast<size_t>(rank)];
+      std::vector<int> nodes;
+      std::vector<int64_t> durations;
+      for (size_t i = 0; i < body.size(); ++i) {
+        if (body[i].kind == ActionKind::kAllReduce) continue;
+        const int node = AddNode(rank);
+        int64_t duration = times_.Of(body[i].kind, body[i].stage);
+        if (body[i].overlaps_next) {
+          RunAction forward;
+          forward.kind = body[i].kind;
+          forward.stage = body[i].stage;
+          RunAction backward;
+          backward.kind = body[i + 1].kind;
+          backward.stage = body[i + 1].stage;
+          duration = times_.OfOverlap(forward, backward);
+          Register(body[i], node, duration, static_cast<int>(i));
+          ++i;
+        }
+        Register(body[i], node, duration, static_cast<int>(i));
+        nodes.push_back(node);
+        durations.push_back(duration);
+      }
+      AddLane(nodes, durations);
+    }
+  }
+
+  void Register(const Action& action, int node, int64_t duration, int position) {
+    const Entry entry{node, action.microbatch, duration};
+    if (action.kind == ActionKind::kUpdate) {
+      update_[action.stage] = entry;
+      return;
+    }
+    const size_t cell = Cell(action.stage, action.microbatch);
+    if (IsForward(action.kind)) forward_[cell] = entry;
+    if (YieldsInputGradient(action.kind)) gradient_[cell] = entry;
+    if (YieldsWeightGradient(action.kind)) {
+      // Latest in the lane's endless order among the batch: least shift, then greatest position.
+      LastGradient& last = last_gradient_[action.stage];
+      const int64_t shift = FloorDiv(action.microbatch, schedule_.microbatches);
+      if (last.entry.node < 0 || std::pair(-shift, position) > std::pair(-last.shift, last.position)) {
+        last = {entry, shift, position};
+      }
+    }
+  }
+
+  /// Messages of one producing action to the stage that consumes them.
+  void AddData() {
+    lanes_.resize(program_.lanes().size());
+    for (const auto& body : schedule_.body) {
+      for (const Action& action : body) {
+        if (!HasMicrobatch(action.kind)) continue;
+        const int stage = action.stage;
+        const bool forward = IsForward(action.kind);
+        if (forward && !schedule_.IsLast(stage)) {
+          AddMessage(program_.ForwardLane(stage), forward_[Cell(stage, action.microbatch)],
+                     forward_[Cell(stage + 1, action.microbatch)]);
+        } else if (YieldsInputGradient(action.kind) && !schedule_.IsFirst(stage)) {
+          AddMessage(program_.BackwardLane(stage), gradient_[Cell(stage, action.microbatch)],
+                     gradient_[Cell(stage - 1, action.microbatch)]);
+        }
+      }
+    }
+    if (!messages_are_nodes_) return;
+    for (const LaneMessages& lane : lanes_) {
+      AddLane(lane.nodes, std::vector<int64_t>(lane.nodes.size(), times_.occupancy_ns()));
+    }
+    for (const auto& [from, to, weight, tokens] : delayed_) AddEdge(from, to, weight, tokens);
+  }
+
+  void AddMessage(int lane, const Entry& producer, const Entry& consumer) {
+    const int64_t tokens =
+        (static_cast<int64_t>(producer.microbatch) - consumer.microbatch) / schedule_.microbatches;
+    if (lane < 0) {
+      AddEdge(producer.node, consumer.node, producer.duration, tokens);
+      return;
+    }
+    if (!messages_are_nodes_) {
+      AddEdge(producer.node, consumer.node, producer.duration + times_.latency_ns(), tokens);
+      return;
+    }
+    LaneMessages& messages = lanes_[static_cast<size_t>(lane)];
+    const int node = AddNode(rank_of_[static_cast<size_t>(producer.node)]);
+    messages.nodes.push_back(node);
+    messages.shift_sum += tokens;
+    // Held back until the lanes stand, whose edges must come first (AddEdge).
+    delayed_.push_back({producer.node, node, producer.duration, 0});
+    delayed_.push_back({node, consumer.node, times_.occupancy_ns() + times_.latency_ns(),
+                        static_cast<int32_t>(tokens)});
+  }
+
+  /// Message k of a lane waits until message-consumption k − slots has ended. Consumptions of
+  /// repetition T are numbered from T · count − shift_sum, so that both number the same messages.
+  void AddSlots() {
+    for (const auto& body : schedule_.body) {
+      for (const Action& action : body) {
+        const int lane = ConsumedLane(action);
+        if (lane < 0) continue;
+        const Entry& entry = (IsForward(action.kind) ? forward_ : gradient_)[Cell(
+            action.stage, action.microbatch)];
+        lanes_[static_cast<size_t>(lane)].consumers.push_back(entry.node);
+        lanes_[static_cast<size_t>(lane)].consumer_durations.push_back(entry.duration);
+      }
+    }
+    for (const LaneMessages& lane : lanes_) {
+      const auto count = static_cast<int64_t>(lane.nodes.size());
+      for (int64_t k = 0; k < count; ++k) {
+        const int64_t number = k - slots_ + lane.shift_sum;
+        const auto consumer = static_cast<size_t>(FloorMod(number, count));
+        AddEdge(lane.consumers[consumer], lane.nodes[static_cast<size_t>(k)],
+                lane.consumer_durations[consumer], -FloorDiv(number, count));
+      }
+    }
+  }
+
+  int ConsumedLane(const Action& action) const {
+    if (!HasMicrobatch(action.kind)) return -1;
+    if (IsForward(action.kind) && !schedule_.IsFirst(action.stage)) {
+      return program_.ForwardLane(action.stage - 1);
+    }
+    if (YieldsInputGradient(action.kind) && !schedule_.IsLast(action.stage)) {
+      return program_.BackwardLane(action.stage + 1);
+    }
+    return -1;
+  }
+
+  void AddReductions() {
+    std::vector<int> nodes;
+    for (const CollectiveGroup& group : schedule_.groups) {
+      nodes.push_back(AddNode(schedule_.placement[static_cast<size_t>(group.stages.front())]));
+    }
+    for (const auto& body : schedule_.body) {
+      std::vector<Action> order;
+      for (const Action& action : body) {
+        if (action.kind == ActionKind::kAllReduce) order.push_back(action);
+      }
+      for (size_t i = 0; i < order.size(); ++i) {
+        const bool wraps = i + 1 == order.size();
+        const Action& next = order[wraps ? 0 : i + 1];
+        AddEdge(nodes[order[i].stage], nodes[next.stage], times_.OfReduction(order[i].stage),
+                next.microbatch + (wraps ? 1 : 0) - order[i].microbatch);
+      }
+    }
+    for (size_t g = 0; g < nodes.size(); ++g) {
+      for (const int stage : schedule_.groups[g].stages) {
+        const LastGradient& last = last_gradient_[static_cast<size_t>(stage)];
+        AddEdge(last.entry.node, nodes[g], last.entry.duration, last.shift);
+        const Entry& update = update_[static_cast<size_t>(stage)];
+        AddEdge(nodes[g], update.node, times_.OfReduction(static_cast<int>(g)),
+                -update.microbatch);
+      }
+    }
+  }
+
+  struct LastGradient {
+    Entry entry;
+    int64_t shift = 0;
+    int position = 0;
+  };
+
+  const Program& program_;
+  const Schedule& schedule_;
+  const ActionTimes& times_;
+  int64_t slots_;
+  bool messages_are_nodes_;
+  std::vector<int> rank_of_;
+  std::vector<int> policy_;
+  std::vector<CycleEdge> edges_;
+  std::vector<CycleEdge> delayed_;
+  std::vector<Entry> forward_;   // per (placed stage, micro-batch mod m): F
+  std::vector<Entry> gradient_;  // B or I
+  std::vector<Entry> update_;
+  std::vector<LastGradient> last_gradient_;
+  std::vector<LaneMessages> lanes_;
+};
+
+}  // namespace
+
+SteadyState ExactSteadyState(const Program& program, const ActionTimes& times,
+                             int receive_slots) {
+  return EventGraph(program, times, receive_slots).Solve();
+}
+
+}  // namespace pipelag
