@@ -40,7 +40,9 @@ std::vector<Nanoseconds> PerStage(const std::vector<Nanoseconds>& times, int sta
 
 /// Cost file: JSON object with "forward_ns":[…], "backward_ns", "backward_input_ns",
 /// "backward_weight_ns", "update_ns", "activation_bytes", "p2p_latency_ns",
-/// "p2p_bandwidth_bytes_per_s" (0 = unlimited), "source". Throws Error with file and JSON path.
+/// "p2p_bandwidth_bytes_per_s" (0 = unlimited), "source". Needed are "forward_ns" and one form of
+/// backward; whatever else is missing is zero or unknown. A key of any other name is an Error, since
+/// it is most likely a slip of the pen. Throws Error with file and JSON path.
 Costs ReadCosts(const std::filesystem::path& file);
 
 /// Written to a temporary name, then renamed. Throws Error if that fails.

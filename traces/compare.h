@@ -1,7 +1,7 @@
 // Holds a simulated run against a measured one (or any two runs of one schedule), action by action.
 #pragma once
 
-#include <string>
+#include <optional>
 #include <vector>
 
 #include "traces/metrics.h"
@@ -16,7 +16,7 @@ struct ComparisonRow {
   int64_t actions = 0;
   Nanoseconds measured{0};
   Nanoseconds simulated{0};
-  double error = 0;  ///< simulated / measured − 1
+  double error = 0;  ///< simulated / measured − 1; 0 if both are 0, infinite if only measured is
 };
 
 struct Comparison {
@@ -31,9 +31,10 @@ struct Comparison {
   int64_t only_simulated = 0;
 };
 
-/// Joined on (rank, kind, stage, micro-batch). Steps before `warm_up` are left out of both.
-/// `simulated_step`: the exact steady step time if known, else measured off the trace.
-/// Throws Error if the two have nothing in common.
-Comparison Compare(const Trace& measured, const Trace& simulated, int64_t warm_up = 1);
+/// Joins the actions of the compute lanes on (rank, kind, stage, micro-batch). Steps before
+/// `warm_up` are left out of both. `exact_step`: the exact steady step time of the simulated side
+/// if known, else it is measured off the trace. Throws Error if the two have nothing in common.
+Comparison Compare(const Trace& measured, const Trace& simulated, int64_t warm_up = 1,
+                   const std::optional<StepTime>& exact_step = std::nullopt);
 
 }  // namespace pipelag

@@ -1,5 +1,5 @@
-// What happened: the one form in which simulated, measured and imported runs are held. Knows nothing
-// of who produced it.
+// What happened: the one form in which simulated, measured and imported runs are held. Knows
+// nothing of who produced it.
 #pragma once
 
 #include <cstdint>
@@ -29,13 +29,13 @@ struct Span {
   bool operator==(const Span&) const = default;
 };
 
-/// A run. `spans` is ordered by (rank, lane, start), a lane being: compute; then per peer and payload
-/// the send halves, the receive halves; then reduce.
+/// A run. `spans` is ordered by (rank, lane, start), a lane being: compute; then per peer and
+/// payload the send halves, the receive halves; then reduce.
 struct Trace {
   std::string schedule;  ///< name, as the producer knew it
   int ranks = 0;
-  int stages = 0;              ///< placed stages; stage_rank has as many entries
-  int64_t microbatches = 0;    ///< per step
+  int stages = 0;            ///< placed stages; stage_rank has as many entries
+  int64_t microbatches = 0;  ///< per step
   int64_t steps = 0;
   std::vector<int> stage_rank;
   int64_t tokens_per_step = 0;  ///< 0 if not known
@@ -45,15 +45,26 @@ struct Trace {
 };
 
 /// F, B, I, W, U.
-constexpr bool OnComputeLane(ActionKind kind) {
-  return kind <= ActionKind::kUpdate;
-}
+constexpr bool OnComputeLane(ActionKind kind) { return kind <= ActionKind::kUpdate; }
 constexpr bool IsSend(ActionKind kind) {
   return kind == ActionKind::kSendForward || kind == ActionKind::kSendBackward;
 }
 constexpr bool IsReceive(ActionKind kind) {
   return kind == ActionKind::kReceiveForward || kind == ActionKind::kReceiveBackward;
 }
+
+/// Numbers the lanes of a rank in the order stated above: compute 0, then four per peer (send F,
+/// receive F, send B, receive B), reduce last.
+int64_t LaneNumber(const Span& span, int ranks);
+
+/// Whether `a` and the span after it, `b`, are the two halves of one OVERLAP: one action, one time.
+bool AreHalves(const Span& a, const Span& b);
+
+/// The step an action belongs to: of U and AR their own, of all others that of their micro-batch.
+int64_t StepOf(const Span& span, const Trace& trace);
+
+/// "2F0", "1RECV_F3": <stage><kind><micro-batch>.
+std::string SpanName(const Span& span);
 
 /// Brings `spans` into the order stated above; ties by end, then by order of appearance.
 void SortSpans(Trace& trace);

@@ -1,0 +1,155 @@
+#include "traces/calibrate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <tuple>
+
+#include "models/error.h"
+#include "traces/metrics.h"
+
+namespace pipelag {
+namespace {
+
+/// Durations of F, B, I, W and U, each by stage.
+class Samples {
+ public:
+  explicit Samples(int stages) {
+    for (auto& of_kind : times_) of_kind.resize(static_cast<size_t>(stages));
+  }
+
+  void Add(const Span& span) {
+    auto& of_kind = times_[static_cast<size_t>(span.kind)];
+    CHECK(span.stage >= 0 && static_cast<size_t>(span.stage) < of_kind.size());
+    of_kind[static_cast<size_t>(span.stage)].push_back(span.end - span.start);
+  }
+
+  bool Has(ActionKind kind, size_t stage) const { return !OfKind(kind)[stage].empty(); }
+
+  bool OnEveryStage(ActionKind kind) const {
+    const auto& of_kind = OfKind(kind);
+    return std::none_of(of_kind.begin(), of_kind.end(),
+                        [](const auto& times) { return times.empty(); });
+  }
+
+  /// One per stage; 0 for a stage without samples.
+  std::vector<Nanoseconds> Medians(ActionKind kind) const {
+    std::vector<Nanoseconds> medians;
+    for (const auto& times : OfKind(kind)) {
+      medians.push_back(times.empty() ? Nanoseconds{0} : Median(times).RoundedUp());
+    }
+    return medians;
+  }
+
+ private:
+  const std::vector<std::vector<Nanoseconds>>& OfKind(ActionKind kind) const {
+    return times_[static_cast<size_t>(kind)];
+  }
+
+  static constexpr size_t kKinds = static_cast<size_t>(ActionKind::kUpdate) + 1;
+  std::array<std::vector<std::vector<Nanoseconds>>, kKinds> times_;
+};
+
+/// What another stage waits for: the end of an F (forward) or of a B or I.
+struct Product {
+  std::tuple<bool, int, int64_t> key;  // forward, stage, micro-batch
+  Nanoseconds end{0};
+  int rank = 0;
+};
+
+std::vector<Product> ProductsOf(const Trace& trace) {
+  std::vector<Product> products;
+  for (const Span& span : trace.spans) {
+    if (!IsForward(span.kind) && !YieldsInputGradient(span.kind)) continue;
+    products.push_back({{IsForward(span.kind), span.stage, span.microbatch}, span.end, span.rank});
+  }
+  std::sort(products.begin(), products.end(),
+            [](const Product& a, const Product& b) { return a.key < b.key; });
+  return products;
+}
+
+/// Adds, for every action that waited for another rank, the time since its message was produced.
+void AddHops(const Trace& trace, int64_t warm_up, std::vector<Nanoseconds>& hops) {
+  const std::vector<Product> products = ProductsOf(trace);
+  for (const Span& span : trace.spans) {
+    const bool forward = IsForward(span.kind);
+    if (!forward && !YieldsInputGradient(span.kind)) continue;
+    // Which half of an OVERLAP was waited for cannot be told.
+    if (span.overlapped || span.wait.count() <= 0 || StepOf(span, trace) < warm_up) continue;
+    const std::tuple key(forward, forward ? span.stage - 1 : span.stage + 1, span.microbatch);
+    const auto producer =
+        std::lower_bound(products.begin(), products.end(), key,
+                         [](const Product& product, const auto& k) { return product.key < k; });
+    if (producer == products.end() || producer->key != key || producer->rank == span.rank) continue;
+    hops.push_back(span.start - producer->end);
+  }
+}
+
+void CheckComplete(const Samples& samples, int stages, int64_t warm_up) {
+  const auto fail = [&](size_t stage, std::string_view what) {
+    throw Error(
+        fmt::format("stage {} has no {} after dropping the first {} steps", stage, what, warm_up));
+  };
+  const bool fused = samples.OnEveryStage(ActionKind::kBackward);
+  const bool split = samples.OnEveryStage(ActionKind::kBackwardInput) &&
+                     samples.OnEveryStage(ActionKind::kBackwardWeight);
+  for (size_t stage = 0; stage < static_cast<size_t>(stages); ++stage) {
+    if (!samples.Has(ActionKind::kForward, stage)) fail(stage, "F");
+    if (fused || split || samples.Has(ActionKind::kBackward, stage)) continue;
+    if (!samples.Has(ActionKind::kBackwardInput, stage)) fail(stage, "B and no I");
+    if (!samples.Has(ActionKind::kBackwardWeight, stage)) fail(stage, "B and no W");
+  }
+  if (!fused && !split) {
+    throw Error(
+        "some stages have only B, others only I and W: no form of backward is on every stage");
+  }
+}
+
+std::string SourceOf(const std::vector<Trace>& traces, int64_t warm_up) {
+  std::string source = "measured: ";
+  for (size_t i = 0; i < traces.size(); ++i) {
+    source += fmt::format("{}{} on {} ranks, steps {} to {}", i == 0 ? "" : "; ",
+                          traces[i].schedule, traces[i].ranks, warm_up, traces[i].steps - 1);
+  }
+  return source;
+}
+
+}  // namespace
+
+Costs Calibrate(const std::vector<Trace>& traces, const CalibrationOptions& options) {
+  if (traces.empty()) throw Error("calibration needs at least one trace");
+  const int stages = traces.front().stages;
+  Samples samples(stages);
+  std::vector<Nanoseconds> hops;
+  Costs costs;
+  for (const Trace& trace : traces) {
+    if (trace.stages != stages) {
+      throw Error(fmt::format("the traces differ in stages: {} has {}, {} has {}",
+                              traces.front().schedule, stages, trace.schedule, trace.stages));
+    }
+    for (const Span& span : trace.spans) {
+      costs.activation_bytes = std::max(costs.activation_bytes, span.bytes);
+      if (!OnComputeLane(span.kind) || span.overlapped) continue;
+      if (StepOf(span, trace) >= options.warm_up) samples.Add(span);
+    }
+    AddHops(trace, options.warm_up, hops);
+  }
+  CheckComplete(samples, stages, options.warm_up);
+  costs.forward = samples.Medians(ActionKind::kForward);
+  if (samples.OnEveryStage(ActionKind::kBackward)) {
+    costs.backward = samples.Medians(ActionKind::kBackward);
+  }
+  if (samples.OnEveryStage(ActionKind::kBackwardInput) &&
+      samples.OnEveryStage(ActionKind::kBackwardWeight)) {
+    costs.backward_input = samples.Medians(ActionKind::kBackwardInput);
+    costs.backward_weight = samples.Medians(ActionKind::kBackwardWeight);
+  }
+  costs.update = samples.Medians(ActionKind::kUpdate);
+  // Clocks of two machines may disagree by more than a hop takes.
+  if (!hops.empty()) costs.p2p_latency = std::max(Nanoseconds{0}, Median(hops).RoundedUp());
+  costs.source = SourceOf(traces, options.warm_up);
+  return costs;
+}
+
+}  // namespace pipelag

@@ -1,0 +1,60 @@
+#include "traces/trace.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "models/error.h"
+
+namespace pipelag {
+
+int64_t LaneNumber(const Span& span, int ranks) {
+  constexpr int64_t kLanesPerPeer = 4;
+  const auto of_peer = [&](int64_t lane) { return 1 + kLanesPerPeer * span.peer + lane; };
+  switch (span.kind) {
+    case ActionKind::kForward:
+    case ActionKind::kBackward:
+    case ActionKind::kBackwardInput:
+    case ActionKind::kBackwardWeight:
+    case ActionKind::kUpdate:
+      return 0;
+    case ActionKind::kSendForward:
+      return of_peer(0);
+    case ActionKind::kReceiveForward:
+      return of_peer(1);
+    case ActionKind::kSendBackward:
+      return of_peer(2);
+    case ActionKind::kReceiveBackward:
+      return of_peer(3);
+    case ActionKind::kAllReduce:
+      return 1 + kLanesPerPeer * ranks;
+  }
+  CheckFailed(__FILE__, __LINE__, "the kind is one of the enumerators");
+}
+
+bool AreHalves(const Span& a, const Span& b) {
+  return a.overlapped && b.overlapped && a.rank == b.rank && a.start == b.start && a.end == b.end &&
+         ((IsForward(a.kind) && YieldsInputGradient(b.kind)) ||
+          (YieldsInputGradient(a.kind) && IsForward(b.kind)));
+}
+
+int64_t StepOf(const Span& span, const Trace& trace) {
+  if (!HasMicrobatch(span.kind)) return span.microbatch;
+  CHECK(trace.microbatches > 0);
+  return span.microbatch / trace.microbatches;
+}
+
+std::string SpanName(const Span& span) {
+  return fmt::format("{}{}{}", span.stage, KindName(span.kind), span.microbatch);
+}
+
+void SortSpans(Trace& trace) {
+  const auto key = [&](const Span& span) {
+    return std::tuple(span.rank, LaneNumber(span, trace.ranks), span.start, span.end);
+  };
+  std::stable_sort(trace.spans.begin(), trace.spans.end(),
+                   [&](const Span& a, const Span& b) { return key(a) < key(b); });
+}
+
+}  // namespace pipelag
