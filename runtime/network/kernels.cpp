@@ -10,7 +10,7 @@ constexpr double kNormEpsilon = 1e-5;
 // 0.5 (1 + tanh u) = 1 / (1 + e^(−2u)): one exponential, and no cancellation on the negative side.
 // −2u = x (kLinear + kCubic x²).
 constexpr double kLinear = -1.5957691216057308;
-constexpr double kCubic = -0.07135481282771747;
+constexpr double kCubic = 0.044715 * kLinear;
 
 template <class Real>
 inline Vector<Real> Gelu(Vector<Real> x) {
