@@ -1,0 +1,302 @@
+#include "runtime/network/stage.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "models/error.h"
+#include "runtime/network/gemm.h"
+#include "runtime/network/kernels.h"
+
+namespace pipelag {
+namespace {
+
+/// y (rows, outputs) = x (rows, inputs) · wᵀ.
+template <class Real>
+void LinearForward(int64_t rows, int64_t inputs, int64_t outputs, const Real* x, const Real* w,
+                   Real* y) {
+  Multiply<Real>(Transpose::kNo, Transpose::kYes, rows, outputs, inputs, 1, x, inputs, w, inputs, 0,
+                 y, outputs);
+}
+
+template <class Real>
+void LinearBackwardInput(int64_t rows, int64_t inputs, int64_t outputs, const Real* y_gradient,
+                         const Real* w, Real* x_gradient) {
+  Multiply<Real>(Transpose::kNo, Transpose::kNo, rows, inputs, outputs, 1, y_gradient, outputs, w,
+                 inputs, 0, x_gradient, inputs);
+}
+
+template <class Real>
+void LinearBackwardWeight(int64_t rows, int64_t inputs, int64_t outputs, const Real* y_gradient,
+                          const Real* x, Real* w_gradient) {
+  Multiply<Real>(Transpose::kYes, Transpose::kNo, outputs, inputs, rows, 1, y_gradient, outputs, x,
+                 inputs, 1, w_gradient, inputs);
+}
+
+}  // namespace
+
+template <class Real>
+StageNetwork<Real>::StageNetwork(const NetworkShape& shape, LayerRange range, int microbatch_size)
+    : layout_(shape, range),
+      first_(range.first == 0),
+      last_(range.last == shape.layers),
+      batch_(microbatch_size),
+      sequence_(shape.sequence),
+      heads_(shape.heads),
+      cols_(shape.hidden),
+      rows_(batch_ * sequence_),
+      vocabulary_(shape.vocabulary) {
+  CHECK(microbatch_size >= 1);
+  if (shape.vocabulary > 256) {
+    throw Error(
+        fmt::format("tokens are bytes: a vocabulary of {} is more than 256", shape.vocabulary));
+  }
+  PlaceWeights();
+  PlaceActivation(range.last - range.first);
+  const int64_t widest = std::max(4 * cols_, last_ ? vocabulary_ : 0);
+  wide_.resize(static_cast<size_t>(rows_ * widest));
+  narrow_.resize(static_cast<size_t>(rows_ * cols_));
+  stream_.resize(first_ ? static_cast<size_t>(rows_ * cols_) : 0);
+  scores_.resize(static_cast<size_t>(sequence_ * sequence_));
+}
+
+template <class Real>
+void StageNetwork<Real>::PlaceWeights() {
+  const std::vector<StageTensor>& tensors = layout_.tensors();
+  size_t next = 0;
+  const auto take = [&] { return tensors[next++].offset; };
+  if (first_) {
+    token_table_ = take();
+    position_table_ = take();
+  }
+  const size_t end = tensors.size() - (last_ ? 3 : 0);
+  while (next < end) {
+    BlockWeights block{};
+    for (int64_t* offset :
+         {&block.norm1_gain, &block.norm1_shift, &block.qkv, &block.qkv_bias, &block.projection,
+          &block.projection_bias, &block.norm2_gain, &block.norm2_shift, &block.up, &block.up_bias,
+          &block.down, &block.down_bias}) {
+      *offset = take();
+    }
+    block_weights_.push_back(block);
+  }
+  if (last_) {
+    final_gain_ = take();
+    final_shift_ = take();
+    head_ = take();
+  }
+}
+
+template <class Real>
+void StageNetwork<Real>::PlaceActivation(int layers) {
+  int64_t next = 0;
+  const auto place = [&](int64_t elements) {
+    const int64_t offset = next;
+    next += (elements + StageLayout::kAlignment - 1) / StageLayout::kAlignment *
+            StageLayout::kAlignment;
+    return offset;
+  };
+  int64_t stream = place(rows_ * cols_);
+  for (int layer = 0; layer < layers; ++layer) {
+    BlockResults block{};
+    block.input = stream;
+    block.mean1 = place(rows_);
+    block.deviation1 = place(rows_);
+    block.norm1 = place(rows_ * cols_);
+    block.qkv = place(rows_ * 3 * cols_);
+    block.probabilities = place(batch_ * heads_ * sequence_ * sequence_);
+    block.attended = place(rows_ * cols_);
+    block.middle = place(rows_ * cols_);
+    block.mean2 = place(rows_);
+    block.deviation2 = place(rows_);
+    block.norm2 = place(rows_ * cols_);
+    block.hidden = place(rows_ * 4 * cols_);
+    block.gelu = place(rows_ * 4 * cols_);
+    block.output = stream = place(rows_ * cols_);
+    block_results_.push_back(block);
+  }
+  if (last_) {
+    final_mean_ = place(rows_);
+    final_deviation_ = place(rows_);
+    final_norm_ = place(rows_ * cols_);
+    head_probabilities_ = place(rows_ * vocabulary_);
+  }
+  activation_elements_ = next;
+}
+
+template <class Real>
+double StageNetwork<Real>::Forward(const Real* weights, const uint8_t* tokens, const Real* input,
+                                   const uint8_t* targets, Real* activation, Real* output) {
+  Real* stream = activation + block_results_.front().input;
+  if (first_) {
+    EmbedForward(tokens, batch_, sequence_, cols_, weights + token_table_,
+                 weights + position_table_, stream);
+  } else {
+    std::copy(input, input + boundary_elements(), stream);
+  }
+  for (size_t block = 0; block < block_results_.size(); ++block) {
+    BlockForward(weights, block_weights_[block], block_results_[block], activation);
+  }
+  if (last_) return HeadForward(weights, targets, activation);
+  const Real* result = activation + block_results_.back().output;
+  std::copy(result, result + boundary_elements(), output);
+  return 0;
+}
+
+template <class Real>
+void StageNetwork<Real>::Backward(const Real* weights, const Real* activation,
+                                  const uint8_t* tokens, const uint8_t* targets,
+                                  const Real* output_gradient, Real loss_scale,
+                                  Real* input_gradient, Real* gradients) {
+  Real* stream_gradient = first_ ? stream_.data() : input_gradient;
+  if (last_) {
+    HeadBackward(weights, activation, targets, loss_scale, stream_gradient, gradients);
+  } else {
+    std::copy(output_gradient, output_gradient + boundary_elements(), stream_gradient);
+  }
+  for (size_t block = block_results_.size(); block-- > 0;) {
+    BlockBackward(weights, block_weights_[block], block_results_[block], activation,
+                  stream_gradient, gradients);
+  }
+  if (first_) {
+    EmbedBackward(tokens, batch_, sequence_, cols_, stream_gradient, gradients + token_table_,
+                  gradients + position_table_);
+  }
+}
+
+template <class Real>
+void StageNetwork<Real>::BlockForward(const Real* weights, const BlockWeights& at,
+                                      const BlockResults& to, Real* activation) const {
+  const auto w = [&](int64_t offset) { return weights + offset; };
+  const auto a = [&](int64_t offset) { return activation + offset; };
+  NormForward(rows_, cols_, a(to.input), w(at.norm1_gain), w(at.norm1_shift), a(to.mean1),
+              a(to.deviation1), a(to.norm1));
+  LinearForward(rows_, cols_, 3 * cols_, a(to.norm1), w(at.qkv), a(to.qkv));
+  AddBias(rows_, 3 * cols_, w(at.qkv_bias), a(to.qkv));
+  AttentionForward(a(to.qkv), a(to.probabilities), a(to.attended));
+  LinearForward(rows_, cols_, cols_, a(to.attended), w(at.projection), a(to.middle));
+  AddBiasAndResidual(rows_, cols_, w(at.projection_bias), a(to.input), a(to.middle));
+
+  NormForward(rows_, cols_, a(to.middle), w(at.norm2_gain), w(at.norm2_shift), a(to.mean2),
+              a(to.deviation2), a(to.norm2));
+  LinearForward(rows_, cols_, 4 * cols_, a(to.norm2), w(at.up), a(to.hidden));
+  BiasGeluForward(rows_, 4 * cols_, w(at.up_bias), a(to.hidden), a(to.gelu));
+  LinearForward(rows_, 4 * cols_, cols_, a(to.gelu), w(at.down), a(to.output));
+  AddBiasAndResidual(rows_, cols_, w(at.down_bias), a(to.middle), a(to.output));
+}
+
+template <class Real>
+void StageNetwork<Real>::BlockBackward(const Real* weights, const BlockWeights& at,
+                                       const BlockResults& from, const Real* activation,
+                                       Real* stream_gradient, Real* gradients) {
+  const auto w = [&](int64_t offset) { return weights + offset; };
+  const auto g = [&](int64_t offset) { return gradients + offset; };
+  const auto a = [&](int64_t offset) { return activation + offset; };
+  Real* wide = wide_.data();
+  Real* narrow = narrow_.data();
+
+  AddColumnSums(rows_, cols_, stream_gradient, g(at.down_bias));
+  LinearBackwardWeight(rows_, 4 * cols_, cols_, stream_gradient, a(from.gelu), g(at.down));
+  LinearBackwardInput(rows_, 4 * cols_, cols_, stream_gradient, w(at.down), wide);
+  BiasGeluBackward(rows_, 4 * cols_, a(from.hidden), wide, g(at.up_bias));
+  LinearBackwardWeight(rows_, cols_, 4 * cols_, wide, a(from.norm2), g(at.up));
+  LinearBackwardInput(rows_, cols_, 4 * cols_, wide, w(at.up), narrow);
+  NormBackward(rows_, cols_, narrow, a(from.middle), w(at.norm2_gain), a(from.mean2),
+               a(from.deviation2), stream_gradient, g(at.norm2_gain), g(at.norm2_shift));
+
+  AddColumnSums(rows_, cols_, stream_gradient, g(at.projection_bias));
+  LinearBackwardWeight(rows_, cols_, cols_, stream_gradient, a(from.attended), g(at.projection));
+  LinearBackwardInput(rows_, cols_, cols_, stream_gradient, w(at.projection), narrow);
+  AttentionBackward(a(from.qkv), a(from.probabilities), narrow, wide);
+  AddColumnSums(rows_, 3 * cols_, wide, g(at.qkv_bias));
+  LinearBackwardWeight(rows_, cols_, 3 * cols_, wide, a(from.norm1), g(at.qkv));
+  LinearBackwardInput(rows_, cols_, 3 * cols_, wide, w(at.qkv), narrow);
+  NormBackward(rows_, cols_, narrow, a(from.input), w(at.norm1_gain), a(from.mean1),
+               a(from.deviation1), stream_gradient, g(at.norm1_gain), g(at.norm1_shift));
+}
+
+template <class Real>
+void StageNetwork<Real>::AttentionForward(const Real* qkv, Real* probabilities,
+                                          Real* attended) const {
+  const int64_t t = sequence_;
+  const int64_t d = cols_ / heads_;
+  const Real scale = static_cast<Real>(1 / std::sqrt(static_cast<double>(d)));
+  for (int64_t b = 0; b < batch_; ++b) {
+    for (int64_t h = 0; h < heads_; ++h) {
+      const Real* q = qkv + b * t * 3 * cols_ + h * d;
+      const Real* k = q + cols_;
+      const Real* v = k + cols_;
+      Real* p = probabilities + (b * heads_ + h) * t * t;
+      Multiply<Real>(Transpose::kNo, Transpose::kYes, t, t, d, 1, q, 3 * cols_, k, 3 * cols_, 0, p,
+                     t);
+      CausalSoftmaxForward(t, scale, p);
+      Multiply<Real>(Transpose::kNo, Transpose::kNo, t, d, t, 1, p, t, v, 3 * cols_, 0,
+                     attended + b * t * cols_ + h * d, cols_);
+    }
+  }
+}
+
+template <class Real>
+void StageNetwork<Real>::AttentionBackward(const Real* qkv, const Real* probabilities,
+                                           const Real* attended_gradient, Real* qkv_gradient) {
+  const int64_t t = sequence_;
+  const int64_t d = cols_ / heads_;
+  const int64_t stride = 3 * cols_;
+  const Real scale = static_cast<Real>(1 / std::sqrt(static_cast<double>(d)));
+  Real* scores = scores_.data();
+  for (int64_t b = 0; b < batch_; ++b) {
+    for (int64_t h = 0; h < heads_; ++h) {
+      const Real* q = qkv + b * t * stride + h * d;
+      const Real* k = q + cols_;
+      const Real* v = k + cols_;
+      const Real* p = probabilities + (b * heads_ + h) * t * t;
+      const Real* out = attended_gradient + b * t * cols_ + h * d;
+      Real* q_gradient = qkv_gradient + b * t * stride + h * d;
+      Real* k_gradient = q_gradient + cols_;
+      Real* v_gradient = k_gradient + cols_;
+      Multiply<Real>(Transpose::kYes, Transpose::kNo, t, d, t, 1, p, t, out, cols_, 0, v_gradient,
+                     stride);
+      Multiply<Real>(Transpose::kNo, Transpose::kYes, t, t, d, 1, out, cols_, v, stride, 0, scores,
+                     t);
+      CausalSoftmaxBackward(t, scale, p, scores);
+      Multiply<Real>(Transpose::kNo, Transpose::kNo, t, d, t, 1, scores, t, k, stride, 0,
+                     q_gradient, stride);
+      Multiply<Real>(Transpose::kYes, Transpose::kNo, t, d, t, 1, scores, t, q, stride, 0,
+                     k_gradient, stride);
+    }
+  }
+}
+
+template <class Real>
+double StageNetwork<Real>::HeadForward(const Real* weights, const uint8_t* targets,
+                                       Real* activation) const {
+  Real* norm = activation + final_norm_;
+  Real* logits = activation + head_probabilities_;
+  NormForward(rows_, cols_, activation + block_results_.back().output, weights + final_gain_,
+              weights + final_shift_, activation + final_mean_, activation + final_deviation_,
+              norm);
+  LinearForward(rows_, cols_, vocabulary_, norm, weights + head_, logits);
+  return CrossEntropyForward(rows_, vocabulary_, targets, logits);
+}
+
+template <class Real>
+void StageNetwork<Real>::HeadBackward(const Real* weights, const Real* activation,
+                                      const uint8_t* targets, Real loss_scale,
+                                      Real* stream_gradient, Real* gradients) {
+  Real* logits = wide_.data();
+  CrossEntropyBackward(rows_, vocabulary_, activation + head_probabilities_, targets, loss_scale,
+                       logits);
+  LinearBackwardWeight(rows_, cols_, vocabulary_, logits, activation + final_norm_,
+                       gradients + head_);
+  LinearBackwardInput(rows_, cols_, vocabulary_, logits, weights + head_, narrow_.data());
+  std::fill(stream_gradient, stream_gradient + boundary_elements(), Real{0});
+  NormBackward(rows_, cols_, narrow_.data(), activation + block_results_.back().output,
+               weights + final_gain_, activation + final_mean_, activation + final_deviation_,
+               stream_gradient, gradients + final_gain_, gradients + final_shift_);
+}
+
+template class StageNetwork<float>;
+template class StageNetwork<double>;
+
+}  // namespace pipelag

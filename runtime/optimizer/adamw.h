@@ -1,0 +1,38 @@
+// AdamW. Knows one tensor at a time.
+#pragma once
+
+#include <vector>
+
+#include "runtime/optimizer/optimizer.h"
+
+namespace pipelag {
+
+/// m ← β1 m + (1 − β1) g; v ← β2 v + (1 − β2) g²; u = lr · m̂ / (√v̂ + ε) with m̂ = m / (1 − β1^n),
+/// v̂ = v / (1 − β2^n) at update n (Kingma, Ba, arXiv 1412.6980, algorithm 1; decay decoupled as in
+/// Loshchilov, Hutter, arXiv 1711.05101). Defaults: β 0.9 and 0.95, ε 1e-8, decay 0.1.
+class AdamW : public Optimizer {
+ public:
+  AdamW(const OptimizerOptions& options, const StageLayout& layout);
+
+  /// Without state for matrices inside blocks, for an optimizer that leaves only the rest to AdamW.
+  static std::unique_ptr<AdamW> WithoutMatrices(const OptimizerOptions& options,
+                                                const StageLayout& layout);
+
+  void ComputeUpdate(int tensor, const float* gradient, const float* weights, float learning_rate,
+                     int64_t update_number, float* displacement) override;
+
+ private:
+  struct Moments {
+    std::vector<float> first;
+    std::vector<float> second;
+  };
+
+  AdamW(const OptimizerOptions& options, const StageLayout& layout, bool matrices);
+
+  float beta1_;
+  float beta2_;
+  float epsilon_;
+  std::vector<Moments> moments_;  ///< one per tensor of the layout
+};
+
+}  // namespace pipelag

@@ -1,0 +1,40 @@
+// Muon: momentum whose matrices are made nearly orthogonal before they are applied. Knows one
+// tensor at a time, and matrix products.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "runtime/optimizer/adamw.h"
+#include "runtime/optimizer/optimizer.h"
+
+namespace pipelag {
+
+/// For matrices inside blocks (K. Jordan et al., "Muon", 2024): b ← μ b + g; o = NewtonSchulz(g + μ
+/// b), Nesterov's form; u = lr · 0.2 · √max(rows, cols) · o, the scale of Liu et al. ("Moonlight",
+/// arXiv 2502.16982), under which AdamW's learning rate and decay fit. Embeddings, head and vectors
+/// are AdamW's, with the same learning rate and decay. c_attn is one (3C, C) matrix. Defaults: μ
+/// 0.95, decay 0.1, AdamW's own for its β and ε.
+class Muon : public Optimizer {
+ public:
+  Muon(const OptimizerOptions& options, const StageLayout& layout);
+  void ComputeUpdate(int tensor, const float* gradient, const float* weights, float learning_rate,
+                     int64_t update_number, float* displacement) override;
+
+ private:
+  float momentum_;
+  std::unique_ptr<AdamW> others_;
+  std::vector<std::vector<float>> buffers_;  ///< one per tensor; empty where AdamW does the work
+  std::vector<float> workspace_;
+};
+
+/// Floats of workspace that Orthogonalise needs for a (rows, cols) matrix.
+int64_t OrthogonaliseWorkspace(int64_t rows, int64_t cols);
+
+/// In place: brings the singular values of a (rows, cols) matrix near 1 (about 0.5 to 1.5; those
+/// far below the norm need not get there) by five Newton-Schulz steps. With X = matrix /
+/// (‖matrix‖_F + 1e-7), transposed so that rows ≤ cols: A = X Xᵀ; X ← 3.4445 X + (−4.7750 A
+/// + 2.0315 A²) X.
+void Orthogonalise(int64_t rows, int64_t cols, float* matrix, float* workspace);
+
+}  // namespace pipelag
