@@ -43,7 +43,7 @@ class Recorder {
                         .start = Nanoseconds{start},
                         .end = Nanoseconds{end},
                         .wait = Nanoseconds{second_half ? 0 : start - free},
-                        .weight_version = versioned ? program_.WeightVersion(rank, action) : -1,
+                        .weight_version = versioned ? program_.WeightVersion(action) : -1,
                         .overlapped = overlapped});
     }
   }

@@ -187,7 +187,7 @@ class EventGraph {
   void AddSlots() {
     for (const auto& body : schedule_.body) {
       for (const Action& action : body) {
-        const int lane = ConsumedLane(action);
+        const int lane = program_.ConsumedLane(action.kind, action.stage);
         if (lane < 0) continue;
         const Entry& entry = (IsForward(action.kind) ? forward_ : gradient_)[Cell(
             action.stage, action.microbatch)];
@@ -204,17 +204,6 @@ class EventGraph {
                 lane.consumer_durations[consumer], -FloorDiv(number, count));
       }
     }
-  }
-
-  int ConsumedLane(const Action& action) const {
-    if (!HasMicrobatch(action.kind)) return -1;
-    if (IsForward(action.kind) && !schedule_.IsFirst(action.stage)) {
-      return program_.ForwardLane(action.stage - 1);
-    }
-    if (YieldsInputGradient(action.kind) && !schedule_.IsLast(action.stage)) {
-      return program_.BackwardLane(action.stage + 1);
-    }
-    return -1;
   }
 
   void AddReductions() {

@@ -91,7 +91,6 @@ class Play {
   int64_t GradientsPerStep(const CollectiveGroup& group) const {
     return static_cast<int64_t>(group.stages.size()) * schedule_.microbatches_per_stream();
   }
-  int ConsumedLane(const RunAction& action) const;
 
   const Program& program_;
   const Schedule& schedule_;
@@ -254,7 +253,7 @@ void Play<Costs, Observer>::Finish(const RunAction& action, int64_t end) {
     }
   }
   if (links_.receive_slots > 0) {
-    const int lane = ConsumedLane(action);
+    const int lane = program_.ConsumedLane(action.kind, action.stage);
     if (lane >= 0) Consume(lane, end);
   }
   if (!schedule_.groups.empty()) {
@@ -270,18 +269,6 @@ void Play<Costs, Observer>::Finish(const RunAction& action, int64_t end) {
       }
     }
   }
-}
-
-/// Lane over which the message consumed by `action` came, or -1.
-template <class Costs, class Observer>
-int Play<Costs, Observer>::ConsumedLane(const RunAction& action) const {
-  if (IsForward(action.kind) && !schedule_.IsFirst(action.stage)) {
-    return program_.ForwardLane(action.stage - 1);
-  }
-  if (YieldsInputGradient(action.kind) && !schedule_.IsLast(action.stage)) {
-    return program_.BackwardLane(action.stage + 1);
-  }
-  return -1;
 }
 
 template <class Costs, class Observer>

@@ -158,14 +158,27 @@ void Program::BuildPeaks() {
   }
 }
 
-int64_t Program::WeightVersion(int rank, const RunAction& action) const {
-  if (action.kind == ActionKind::kUpdate) return action.step + 1;
-  const auto stage = static_cast<size_t>(action.stage);
+int Program::ConsumedLane(ActionKind kind, int placed) const {
+  if (IsForward(kind) && !schedule_->IsFirst(placed)) return ForwardLane(placed - 1);
+  if (YieldsInputGradient(kind) && !schedule_->IsLast(placed)) return BackwardLane(placed + 1);
+  return -1;
+}
+
+int Program::ProducedLane(ActionKind kind, int placed) const {
+  if (IsForward(kind)) return ForwardLane(placed);
+  if (YieldsInputGradient(kind)) return BackwardLane(placed);
+  return -1;
+}
+
+int Program::ReadDelay(int placed, int position) const {
+  const auto stage = static_cast<size_t>(placed);
   const bool own = schedule_->policy == WeightPolicy::kLatest || schedule_->flushes();
-  CHECK(updates_[stage].rank == rank);
-  const int delay = own ? DelayOfLatest(*schedule_, updates_[stage], action.position)
-                        : batch_delays_[stage];
-  return std::max<int64_t>(0, action.step - delay);
+  return own ? DelayOfLatest(*schedule_, updates_[stage], position) : batch_delays_[stage];
+}
+
+int64_t Program::WeightVersion(const RunAction& action) const {
+  if (action.kind == ActionKind::kUpdate) return action.step + 1;
+  return std::max<int64_t>(0, action.step - ReadDelay(action.stage, action.position));
 }
 
 }  // namespace pipelag

@@ -76,11 +76,18 @@ class Program {
   int ForwardLane(int placed) const { return forward_lane_[static_cast<size_t>(placed)]; }
   int BackwardLane(int placed) const { return backward_lane_[static_cast<size_t>(placed)]; }
 
+  /// Lane over which the message that an action of this kind and stage consumes arrives, or that its
+  /// result leaves by; -1 where there is none.
+  int ConsumedLane(ActionKind kind, int placed) const;
+  int ProducedLane(ActionKind kind, int placed) const;
+
   const StageVersions& versions(int placed) const {
     return versions_[static_cast<size_t>(placed)];
   }
   /// Version that an F, B or I reads; for U the version it makes (step + 1).
-  int64_t WeightVersion(int rank, const RunAction& action) const;
+  int64_t WeightVersion(const RunAction& action) const;
+  /// The d of that version max(0, t − d), for the F, B or I at `position` of its rank's body.
+  int ReadDelay(int placed, int position) const;
 
   /// Stage activations held at once, from F's start to B's or W's end: most over the run.
   int PeakInFlight(int placed) const { return peak_stage_[static_cast<size_t>(placed)]; }

@@ -3,6 +3,7 @@
 
 #include "models/schedule/generators.h"
 #include "models/schedule/program.h"
+#include "models/schedule/slots.h"
 
 namespace pipelag {
 namespace {
@@ -47,7 +48,7 @@ TEST(Versions, PipeDreamRampsUp) {
   std::vector<int64_t> delays;
   for (LaneWalk walk(program, 0); !walk.done(); walk.Advance()) {
     const RunAction& a = walk.action();
-    if (IsForward(a.kind)) delays.push_back(a.step - program.WeightVersion(0, a));
+    if (IsForward(a.kind)) delays.push_back(a.step - program.WeightVersion(a));
   }
   EXPECT_EQ(delays, (std::vector<int64_t>{0, 1, 2, 3, 3, 3}));
 }
@@ -67,7 +68,7 @@ TEST(Versions, DoubleBufferedIsOneStepLateEverywhere) {
         for (LaneWalk walk(program, rank); !walk.done(); walk.Advance()) {
           const RunAction& a = walk.action();
           if (a.kind == ActionKind::kUpdate) continue;
-          EXPECT_EQ(program.WeightVersion(rank, a), std::max<int64_t>(0, a.step - 1));
+          EXPECT_EQ(program.WeightVersion(a), std::max<int64_t>(0, a.step - 1));
         }
       }
     }
@@ -150,6 +151,26 @@ TEST(Walk, LaysTheBodyOverAnyNumberOfSteps) {
         EXPECT_EQ(backwards, std::vector<int>(backwards.size(), 1));
       }
     }
+  }
+}
+
+// 4.14: slots per lane that never delay.
+TEST(Slots, OfOneFOneBAreTheWarmUpPlusOne) {
+  for (const char* schedule : {"1f1b", "pipedream", "2bw"}) {
+    for (int p = 2; p <= 8; ++p) {
+      const Program program = Lower(schedule, p, 3 * p, 9);
+      const std::vector<int> slots = NeverDelayingSlots(program);
+      for (int s = 0; s + 1 < p; ++s) {
+        EXPECT_EQ(slots[static_cast<size_t>(program.ForwardLane(s))], p - 1 - s + 1) << schedule;
+      }
+    }
+  }
+}
+
+TEST(Slots, OfGpipeAreAllMicrobatches) {
+  for (int p = 2; p <= 6; ++p) {
+    const Program program = Lower("gpipe", p, 7, 3);
+    for (const int slots : NeverDelayingSlots(program)) EXPECT_EQ(slots, 7);
   }
 }
 
