@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <numeric>
 #include <vector>
+
+#include "models/names.h"
 
 namespace pipelag {
 namespace {
@@ -17,21 +17,6 @@ constexpr Generator kGenerators[] = {
     {"2bw", "asynchronous 1F1B, two weight versions, delay 1 on every stage (PipeDream-2BW)",
      Generate2BW},
 };
-
-size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
-    }
-  }
-  return row[b.size()];
-}
 
 void CheckOptions(const GeneratorOptions& options) {
   const auto positive = [](const char* flag, int value) {
@@ -47,13 +32,6 @@ void CheckOptions(const GeneratorOptions& options) {
 }
 
 }  // namespace
-
-std::string_view Nearest(std::string_view name, std::span<const std::string_view> known) {
-  CHECK(!known.empty());
-  return *std::min_element(known.begin(), known.end(), [&](std::string_view a, std::string_view b) {
-    return EditDistance(name, a) < EditDistance(name, b);
-  });
-}
 
 std::span<const Generator> Generators() { return kGenerators; }
 

@@ -40,7 +40,4 @@ Schedule Generate1F1B(const GeneratorOptions& options);
 Schedule GeneratePipeDream(const GeneratorOptions& options);
 Schedule Generate2BW(const GeneratorOptions& options);
 
-/// The name among `known` with the least edit distance to `name`.
-std::string_view Nearest(std::string_view name, std::span<const std::string_view> known);
-
 }  // namespace pipelag
