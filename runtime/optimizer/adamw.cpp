@@ -7,35 +7,33 @@
 namespace pipelag {
 
 AdamW::AdamW(const OptimizerOptions& options, const StageLayout& layout)
-    : AdamW(options, layout, true) {}
+    : AdamW(options, layout, [](const StageTensor&) { return true; }) {}
 
-AdamW::AdamW(const OptimizerOptions& options, const StageLayout& layout, bool matrices)
+AdamW::AdamW(const OptimizerOptions& options, const StageLayout& layout,
+             bool (*held)(const StageTensor&))
     : Optimizer(layout, options.weight_decay.value_or(0.1f)),
       beta1_(options.beta1.value_or(0.9f)),
       beta2_(options.beta2.value_or(0.95f)),
       epsilon_(options.epsilon.value_or(1e-8f)) {
-  for (const StageTensor& tensor : layout.tensors()) {
-    const bool held = matrices || tensor.role != TensorRole::kMatrix;
-    const auto elements = held ? static_cast<size_t>(tensor.elements()) : 0;
+  for (const StageTensor& place : layout.tensors()) {
+    const auto elements = held(place) ? static_cast<size_t>(place.elements()) : 0;
     moments_.push_back({std::vector<float>(elements), std::vector<float>(elements)});
   }
 }
 
-std::unique_ptr<AdamW> AdamW::WithoutMatrices(const OptimizerOptions& options,
-                                              const StageLayout& layout) {
-  return std::unique_ptr<AdamW>(new AdamW(options, layout, false));
+int64_t AdamW::StateFloats(int tensor) const {
+  return 2 * static_cast<int64_t>(moments_[static_cast<size_t>(tensor)].first.size());
 }
 
-void AdamW::ComputeUpdate(int tensor, const float* gradient, const float* /*weights*/,
-                          float learning_rate, int64_t update_number, float* displacement) {
-  Moments& moments = moments_[static_cast<size_t>(tensor)];
+void AdamW::ComputeUpdate(const TensorUpdate& update, float* displacement) {
+  Moments& moments = moments_[static_cast<size_t>(update.tensor)];
   const auto elements = static_cast<int64_t>(moments.first.size());
-  CHECK(elements == layout().tensors()[static_cast<size_t>(tensor)].elements());
+  CHECK(elements == tensor(update.tensor).elements());
   // The corrections in double: 1 − β^n of the first updates would lose digits in float.
-  const auto n = static_cast<double>(update_number);
+  const auto n = static_cast<double>(update.number);
   const double correction1 = 1 - std::pow(static_cast<double>(beta1_), n);
   const double correction2 = 1 - std::pow(static_cast<double>(beta2_), n);
-  const float step = static_cast<float>(static_cast<double>(learning_rate) / correction1);
+  const float step = static_cast<float>(static_cast<double>(update.learning_rate) / correction1);
   const float inverse_root = static_cast<float>(1 / std::sqrt(correction2));
   // Copies: for all the compiler knows, a store to the moments could change a member.
   const float old1 = beta1_;
@@ -44,6 +42,7 @@ void AdamW::ComputeUpdate(int tensor, const float* gradient, const float* /*weig
   const float new2 = 1 - old2;
   const float epsilon = epsilon_;
   float* first = moments.first.data();
+  const float* gradient = update.gradient;
   float* second = moments.second.data();
   for (int64_t i = 0; i < elements; ++i) {
     const float g = gradient[i];

@@ -14,20 +14,18 @@ class AdamW : public Optimizer {
  public:
   AdamW(const OptimizerOptions& options, const StageLayout& layout);
 
-  /// Without state for matrices inside blocks, for an optimizer that leaves only the rest to AdamW.
-  static std::unique_ptr<AdamW> WithoutMatrices(const OptimizerOptions& options,
-                                                const StageLayout& layout);
+  /// For optimizers that leave some tensors to AdamW: state for those `held` only.
+  AdamW(const OptimizerOptions& options, const StageLayout& layout,
+        bool (*held)(const StageTensor&));
 
-  void ComputeUpdate(int tensor, const float* gradient, const float* weights, float learning_rate,
-                     int64_t update_number, float* displacement) override;
+  void ComputeUpdate(const TensorUpdate& update, float* displacement) override;
+  int64_t StateFloats(int tensor) const override;
 
  private:
   struct Moments {
     std::vector<float> first;
     std::vector<float> second;
   };
-
-  AdamW(const OptimizerOptions& options, const StageLayout& layout, bool matrices);
 
   float beta1_;
   float beta2_;

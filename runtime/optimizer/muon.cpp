@@ -21,34 +21,53 @@ constexpr double kNormEpsilon = 1e-7;
 Muon::Muon(const OptimizerOptions& options, const StageLayout& layout)
     : Optimizer(layout, options.weight_decay.value_or(0.1f)),
       momentum_(options.momentum.value_or(0.95f)),
-      others_(AdamW::WithoutMatrices(options, layout)),
+      nesterov_(options.nesterov.value_or(true)),
+      scale_(options.muon_scale.value_or(MuonScale::kMoonshot)),
+      aux_factor_(options.muon_aux_learning_rate
+                      ? *options.muon_aux_learning_rate / options.learning_rate
+                      : 1.0f),
+      others_(options, layout, &LeftToAdamW),
       buffers_(layout.tensors().size()) {
   int64_t most = 0;
   for (size_t i = 0; i < buffers_.size(); ++i) {
-    const StageTensor& tensor = layout.tensors()[i];
-    if (tensor.role != TensorRole::kMatrix) continue;
-    buffers_[i].resize(static_cast<size_t>(tensor.elements()), 0.0f);
-    most = std::max(most, OrthogonaliseWorkspace(tensor.rows, tensor.cols));
+    const StageTensor& place = layout.tensors()[i];
+    if (LeftToAdamW(place)) continue;
+    buffers_[i].resize(static_cast<size_t>(place.elements()), 0.0f);
+    most = std::max(most, OrthogonaliseWorkspace(place.rows, place.cols));
   }
   workspace_.resize(static_cast<size_t>(most));
 }
 
-void Muon::ComputeUpdate(int tensor, const float* gradient, const float* weights,
-                         float learning_rate, int64_t update_number, float* displacement) {
-  const StageTensor& place = layout().tensors()[static_cast<size_t>(tensor)];
-  if (place.role != TensorRole::kMatrix) {
-    others_->ComputeUpdate(tensor, gradient, weights, learning_rate, update_number, displacement);
+float Muon::Rate(const StageTensor& place, float learning_rate, int64_t /*number*/) const {
+  return LeftToAdamW(place) ? learning_rate * aux_factor_ : learning_rate;
+}
+
+int64_t Muon::StateFloats(int index) const {
+  return others_.StateFloats(index) +
+         static_cast<int64_t>(buffers_[static_cast<size_t>(index)].size());
+}
+
+void Muon::Shape(int /*tensor*/, float* /*direction*/) {}
+
+void Muon::ComputeUpdate(const TensorUpdate& update, float* displacement) {
+  const StageTensor& place = tensor(update.tensor);
+  if (LeftToAdamW(place)) {
+    others_.ComputeUpdate(update, displacement);
     return;
   }
-  float* buffer = buffers_[static_cast<size_t>(tensor)].data();
+  float* buffer = buffers_[static_cast<size_t>(update.tensor)].data();
   for (int64_t i = 0; i < place.elements(); ++i) {
-    buffer[i] = momentum_ * buffer[i] + gradient[i];
-    displacement[i] = gradient[i] + momentum_ * buffer[i];
+    const float g = update.gradient[i];
+    buffer[i] = momentum_ * buffer[i] + g;
+    displacement[i] = nesterov_ ? g + momentum_ * buffer[i] : buffer[i];
   }
   Orthogonalise(place.rows, place.cols, displacement, workspace_.data());
-  const double longer = std::max(place.rows, place.cols);
-  const float scale =
-      static_cast<float>(static_cast<double>(learning_rate) * 0.2 * std::sqrt(longer));
+  Shape(update.tensor, displacement);
+  const double rows = place.rows;
+  const double cols = place.cols;
+  const double factor = scale_ == MuonScale::kMoonshot ? 0.2 * std::sqrt(std::max(rows, cols))
+                                                       : std::sqrt(std::max(1.0, rows / cols));
+  const auto scale = static_cast<float>(static_cast<double>(update.learning_rate) * factor);
   for (int64_t i = 0; i < place.elements(); ++i) displacement[i] *= scale;
 }
 

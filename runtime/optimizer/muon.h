@@ -2,7 +2,6 @@
 // tensor at a time, and matrix products.
 #pragma once
 
-#include <memory>
 #include <vector>
 
 #include "runtime/optimizer/adamw.h"
@@ -11,19 +10,31 @@
 namespace pipelag {
 
 /// For matrices inside blocks (K. Jordan et al., "Muon", 2024): b ← μ b + g; o = NewtonSchulz(g + μ
-/// b), Nesterov's form; u = lr · 0.2 · √max(rows, cols) · o, the scale of Liu et al. ("Moonlight",
-/// arXiv 2502.16982), under which AdamW's learning rate and decay fit. Embeddings, head and vectors
-/// are AdamW's, with the same learning rate and decay. c_attn is one (3C, C) matrix. Defaults: μ
-/// 0.95, decay 0.1, AdamW's own for its β and ε.
+/// b), Nesterov's form, or of b without it; u = lr · scale · o. The scale is by default 0.2 ·
+/// √max(rows, cols) (Liu et al., "Moonlight", arXiv 2502.16982), under which AdamW's learning rate
+/// and decay fit, or Jordan's √max(1, rows / cols). b as a mean, μ b + (1 − μ) g, would be
+/// proportional, hence the same. Embeddings, head and vectors are AdamW's, with the same learning
+/// rate and decay unless they have their own rate. c_attn is one (3C, C) matrix. Defaults: μ 0.95,
+/// Nesterov, decay 0.1, AdamW's own for its β and ε.
 class Muon : public Optimizer {
  public:
   Muon(const OptimizerOptions& options, const StageLayout& layout);
-  void ComputeUpdate(int tensor, const float* gradient, const float* weights, float learning_rate,
-                     int64_t update_number, float* displacement) override;
+  void ComputeUpdate(const TensorUpdate& update, float* displacement) override;
+  float Rate(const StageTensor& place, float learning_rate, int64_t number) const override;
+  int64_t StateFloats(int tensor) const override;
+
+ protected:
+  static bool LeftToAdamW(const StageTensor& place) { return place.role != TensorRole::kMatrix; }
 
  private:
+  /// What a variant does to a matrix between orthogonalising and scaling.
+  virtual void Shape(int tensor, float* direction);
+
   float momentum_;
-  std::unique_ptr<AdamW> others_;
+  bool nesterov_;
+  MuonScale scale_;
+  float aux_factor_;
+  AdamW others_;
   std::vector<std::vector<float>> buffers_;  ///< one per tensor; empty where AdamW does the work
   std::vector<float> workspace_;
 };

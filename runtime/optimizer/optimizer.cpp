@@ -14,19 +14,33 @@ Optimizer::Optimizer(const StageLayout& layout, float weight_decay)
 }
 
 void Optimizer::Step(const float* gradients, const float* source, float* target,
-                     float learning_rate, int64_t update_number) {
+                     float learning_rate, int64_t number, const float* taken_at) {
   const std::vector<StageTensor>& tensors = layout_.tensors();
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const StageTensor& tensor = tensors[i];
-    ComputeUpdate(static_cast<int>(i), gradients + tensor.offset, source + tensor.offset,
-                  learning_rate, update_number, displacement_.data());
-    ApplyUpdate(tensor.elements(), source + tensor.offset, displacement_.data(), learning_rate,
-                WeightDecay(tensor), target + tensor.offset);
+    const StageTensor& place = tensors[i];
+    const TensorUpdate update = {.tensor = static_cast<int>(i),
+                                 .gradient = gradients + place.offset,
+                                 .weights = source + place.offset,
+                                 .taken_at = taken_at ? taken_at + place.offset : nullptr,
+                                 .learning_rate = Rate(place, learning_rate, number),
+                                 .number = number};
+    ComputeUpdate(update, displacement_.data());
+    Apply(update, displacement_.data(), target + place.offset);
   }
 }
 
-float Optimizer::WeightDecay(const StageTensor& tensor) const {
-  return tensor.role == TensorRole::kVector ? 0.0f : weight_decay_;
+float Optimizer::Rate(const StageTensor& /*place*/, float learning_rate, int64_t /*number*/) const {
+  return learning_rate;
+}
+
+void Optimizer::Apply(const TensorUpdate& update, const float* displacement, float* target) {
+  const StageTensor& place = tensor(update.tensor);
+  ApplyUpdate(place.elements(), update.weights, displacement, update.learning_rate,
+              WeightDecay(place), target);
+}
+
+float Optimizer::WeightDecay(const StageTensor& place) const {
+  return place.role == TensorRole::kVector ? 0.0f : weight_decay_;
 }
 
 void ApplyUpdate(int64_t elements, const float* source, const float* displacement,

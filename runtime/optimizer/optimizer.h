@@ -13,6 +13,12 @@
 
 namespace pipelag {
 
+/// How far an orthogonalised matrix moves.
+enum class MuonScale {
+  kMoonshot,  ///< 0.2 √max(rows, cols): AdamW's root mean square, so AdamW's rate and decay fit
+  kJordan,    ///< √max(1, rows / cols), with rates near 0.02
+};
+
 /// What a job says about its optimizer. What is left out is the optimizer's own default, given in
 /// its header; what an optimizer has no use for is ignored.
 struct OptimizerOptions {
@@ -22,7 +28,23 @@ struct OptimizerOptions {
   std::optional<float> beta1;
   std::optional<float> beta2;
   std::optional<float> epsilon;
+  std::optional<float> beta3;
   std::optional<float> weight_decay;
+  std::optional<bool> nesterov;
+  std::optional<MuonScale> muon_scale;
+  /// Peak for the tensors that Muon and NorMuon leave to AdamW; its course is the other's, scaled.
+  std::optional<float> muon_aux_learning_rate;
+  std::optional<int> basis_updates;  ///< updates between two refreshes of SOAP's basis
+};
+
+/// One tensor at one update. The pointers are to its own elements.
+struct TensorUpdate {
+  int tensor = 0;  ///< its place in the stage's layout
+  const float* gradient = nullptr;
+  const float* weights = nullptr;   ///< the newest
+  const float* taken_at = nullptr;  ///< the weights of the gradient; null where they are gone
+  float learning_rate = 0;          ///< the tensor's own
+  int64_t number = 1;               ///< counts real updates from 1
 };
 
 /// One per stage; owns its fp32 state, which starts at zero. Used by one thread at a time, after
@@ -36,23 +58,40 @@ class Optimizer {
 
   /// Writes the displacement u of one tensor, so that x_new = x · (1 − lr · decay) − u: the
   /// learning rate is in it, the decoupled weight decay (Loshchilov, Hutter, arXiv 1711.05101) is
-  /// not. `tensor` is its place in the stage's layout; `gradient`, `weights` and `displacement`
-  /// point at its own elements and do not overlap. `update_number` counts real updates from 1.
-  /// Advances the state: called once per tensor and update.
-  virtual void ComputeUpdate(int tensor, const float* gradient, const float* weights,
-                             float learning_rate, int64_t update_number, float* displacement) = 0;
+  /// not. `displacement` does not overlap what `update` points at. Advances the state: called once
+  /// per tensor and update.
+  virtual void ComputeUpdate(const TensorUpdate& update, float* displacement) = 0;
+
+  /// The learning rate of one tensor, from the course's.
+  virtual float Rate(const StageTensor& place, float learning_rate, int64_t number) const;
+
+  /// Writes what the next readers shall compute with: by default the new weights.
+  virtual void Apply(const TensorUpdate& update, const float* displacement, float* target);
+
+  /// What a run ends with, in the stage's layout, given what the last Step wrote.
+  virtual const float* FinalWeights(const float* newest) const { return newest; }
+
+  /// Floats of state kept for a tensor; numbers per tensor and scratch do not count.
+  virtual int64_t StateFloats(int tensor) const = 0;
 
   /// One update of the whole stage, tensor by tensor in the layout's order: the new weights go to
   /// `target`, which may be `source` itself (in place) or another buffer of the same layout (a new
-  /// version). Gaps of `target` are not touched.
+  /// version). Gaps of `target` are not touched. `taken_at` are the weights the gradients were
+  /// taken at, null where they are gone; it may be `source` or `target`, whose old values are
+  /// meant.
   void Step(const float* gradients, const float* source, float* target, float learning_rate,
-            int64_t update_number);
+            int64_t number, const float* taken_at = nullptr);
 
   /// The decay of a tensor: the optimizer's for matrices, embeddings and the head, 0 for vectors
   /// (biases and LayerNorm parameters), whatever the optimizer.
-  float WeightDecay(const StageTensor& tensor) const;
+  float WeightDecay(const StageTensor& place) const;
+  float weight_decay() const { return weight_decay_; }
 
   const StageLayout& layout() const { return layout_; }
+  const StageTensor& tensor(int index) const {
+    return layout_.tensors()[static_cast<size_t>(index)];
+  }
+  int64_t largest_tensor() const { return static_cast<int64_t>(displacement_.size()); }
 
  private:
   StageLayout layout_;

@@ -7,17 +7,28 @@
 
 namespace pipelag {
 
-/// b ← momentum · b + g; u = lr · b: the sum form, as in PyTorch (Sutskever et al., ICML 2013, with
-/// the learning rate outside the buffer). Defaults: momentum 0.9, decay 0.
+/// b ← μ b + w g; u = lr · b, or lr · (μ b + w g) with Nesterov's momentum (Sutskever et al., ICML
+/// 2013). Sum form, PyTorch's: w = 1. EMA form: w = 1 − μ, whose rate is 1 / (1 − μ) times that of
+/// the other; limits of stability are stated for it. Defaults: μ 0.9, no Nesterov, decay 0.
 class Sgd : public Optimizer {
  public:
   Sgd(const OptimizerOptions& options, const StageLayout& layout);
-  void ComputeUpdate(int tensor, const float* gradient, const float* weights, float learning_rate,
-                     int64_t update_number, float* displacement) override;
+  void ComputeUpdate(const TensorUpdate& update, float* displacement) override;
+  int64_t StateFloats(int tensor) const override;
+
+ protected:
+  Sgd(const OptimizerOptions& options, const StageLayout& layout, bool mean);
 
  private:
   float momentum_;
+  float weight_;  ///< w
+  bool nesterov_;
   std::vector<float> buffer_;  ///< in the stage's layout
+};
+
+class SgdEma : public Sgd {
+ public:
+  SgdEma(const OptimizerOptions& options, const StageLayout& layout) : Sgd(options, layout, true) {}
 };
 
 }  // namespace pipelag

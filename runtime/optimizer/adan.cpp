@@ -1,0 +1,58 @@
+#include "runtime/optimizer/adan.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace pipelag {
+
+Adan::Adan(const OptimizerOptions& options, const StageLayout& layout)
+    : Optimizer(layout, options.weight_decay.value_or(0.1f)),
+      beta1_(options.beta1.value_or(0.98f)),
+      beta2_(options.beta2.value_or(0.92f)),
+      beta3_(options.beta3.value_or(0.99f)),
+      epsilon_(options.epsilon.value_or(1e-8f)),
+      mean_(static_cast<size_t>(layout.size()), 0.0f),
+      difference_(mean_),
+      square_(mean_),
+      previous_(mean_) {}
+
+int64_t Adan::StateFloats(int index) const { return 4 * tensor(index).elements(); }
+
+void Adan::ComputeUpdate(const TensorUpdate& update, float* displacement) {
+  const StageTensor& place = tensor(update.tensor);
+  float* mean = mean_.data() + place.offset;
+  float* difference = difference_.data() + place.offset;
+  float* square = square_.data() + place.offset;
+  float* previous = previous_.data() + place.offset;
+  if (update.number == 1) {
+    std::copy(update.gradient, update.gradient + place.elements(), previous);
+  }
+  const auto correction = [&](float beta) {
+    return 1 - std::pow(static_cast<double>(beta), static_cast<double>(update.number));
+  };
+  const double rate = update.learning_rate;
+  const auto of_mean = static_cast<float>(rate / correction(beta1_));
+  const auto of_difference =
+      static_cast<float>(rate * static_cast<double>(beta2_) / correction(beta2_));
+  const auto inverse_root = static_cast<float>(1 / std::sqrt(correction(beta3_)));
+  const float old1 = beta1_;
+  const float old2 = beta2_;
+  const float old3 = beta3_;
+  const float new1 = 1 - old1;
+  const float new2 = 1 - old2;
+  const float new3 = 1 - old3;
+  const float epsilon = epsilon_;
+  for (int64_t i = 0; i < place.elements(); ++i) {
+    const float g = update.gradient[i];
+    const float d = g - previous[i];
+    const float ahead = g + old2 * d;
+    previous[i] = g;
+    mean[i] = old1 * mean[i] + new1 * g;
+    difference[i] = old2 * difference[i] + new2 * d;
+    square[i] = old3 * square[i] + new3 * (ahead * ahead);
+    displacement[i] = (of_mean * mean[i] + of_difference * difference[i]) /
+                      (std::sqrt(square[i]) * inverse_root + epsilon);
+  }
+}
+
+}  // namespace pipelag

@@ -1,0 +1,25 @@
+// Lion: the sign of an interpolated momentum. Knows one tensor at a time.
+#pragma once
+
+#include <vector>
+
+#include "runtime/optimizer/optimizer.h"
+
+namespace pipelag {
+
+/// u = lr · sign(β1 m + (1 − β1) g), sign(0) = 0; then m ← β2 m + (1 − β2) g (Chen et al., arXiv
+/// 2302.06675, algorithm 2). Its rates are 3 to 10 times below AdamW's. Defaults: β 0.9 and 0.99,
+/// decay 0.1.
+class Lion : public Optimizer {
+ public:
+  Lion(const OptimizerOptions& options, const StageLayout& layout);
+  void ComputeUpdate(const TensorUpdate& update, float* displacement) override;
+  int64_t StateFloats(int tensor) const override;
+
+ private:
+  float beta1_;
+  float beta2_;
+  std::vector<float> mean_;  ///< in the stage's layout
+};
+
+}  // namespace pipelag
