@@ -17,6 +17,7 @@ struct StagePlan {
   int activation_slots = 0;
   int weight_buffers = 0;
   int gradient_buffers = 0;
+  int gradient_delay = 0;  ///< in steady state, for corrections
 };
 struct MessagePlan {
   int lane = 0;
@@ -33,6 +34,7 @@ struct ComputeTask {
   RunAction action;
   int activation = -1;              ///< F, B: slot of the stage
   int weights = -1;                 ///< F, B: buffer read; U: buffer of the newest version
+  int taken_at = -1;                ///< U: buffer the gradients were taken at; -1 if it is gone
   int target = -1;                  ///< U: buffer the next version is written to, may be `weights`
   int gradients = -1;               ///< B: accumulator added to; U: read, then cleared; AR: read
   const std::byte* input = nullptr;  ///< message consumed; null where the stage has none

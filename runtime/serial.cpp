@@ -28,7 +28,11 @@ class SerialRun {
     inputs_.assign(static_cast<size_t>(plan.microbatches), std::vector<float>(boundary));
     outputs_ = inputs_;
     for (size_t s = 0; s < plan.stages.size(); ++s) {
-      stages_.push_back(std::make_unique<Stage>(options, options.split[s]));
+      const auto& late = plan.stages[s].forward_delay;
+      stages_.push_back(std::make_unique<Stage>(
+          options, options.split[s],
+          StageDelay{.updates = *std::max_element(late.begin(), late.end()),
+                     .synchronous_until = plan.synchronous_steps}));
       Stage& stage = *stages_.back();
       stage.activations.assign(
           static_cast<size_t>(plan.microbatches),
@@ -58,6 +62,10 @@ class SerialRun {
       Forward(step);
       const double sum = std::accumulate(losses_.begin(), losses_.end(), 0.0);
       result.step_losses.push_back(sum / static_cast<double>(result.trace.tokens_per_step));
+      if (HasDiverged(options_.shape, step, result.step_losses.back())) {
+        result.diverged = step;
+        break;
+      }
       Backward(step);
       Update(step);
     }
@@ -68,15 +76,16 @@ class SerialRun {
       span.end -= first;
     }
     SortSpans(result.trace);
+    if (result.diverged) return result;
     std::vector<StageWeights> weights;
     std::vector<const float*> pointers;
     for (const auto& stage : stages_) {
-      pointers.push_back(stage->Version(plan_.steps));
+      pointers.push_back(stage->optimizer->FinalWeights(stage->Version(plan_.steps)));
       weights.push_back({&stage->network.layout(), pointers.back()});
     }
     result.weights_sha256 = WeightsSha256(weights);
     result.validation_tokens = TokensPerStep(options_, 1) * options_.validation_microbatches;
-    result.validation_loss = ValidationLoss(options_, corpus_, pointers);
+    SetValidationLoss(options_, ValidationLoss(options_, corpus_, pointers), result);
     result.peak_activations.assign(stages_.size(), plan_.microbatches);
     for (const auto& stage : stages_) {
       result.peak_versions.push_back(static_cast<int>(stage->weights.size()));
@@ -86,9 +95,10 @@ class SerialRun {
 
  private:
   struct Stage {
-    Stage(const TrainingOptions& options, LayerRange range)
+    Stage(const TrainingOptions& options, LayerRange range, StageDelay delay)
         : network(options.shape, range, options.microbatch_size),
-          optimizer(MakeOptimizer(options.optimizer, network.layout())) {}
+          optimizer(
+              MakeCorrected(options.optimizer, options.correction, network.layout(), delay)) {}
 
     float* Version(int64_t version) {
       return weights[static_cast<size_t>(version) % weights.size()].data();
@@ -105,7 +115,22 @@ class SerialRun {
     return static_cast<size_t>(options_.microbatch_size) *
            static_cast<size_t>(options_.shape.sequence);
   }
-  static int64_t VersionOf(int64_t step, int delay) { return std::max<int64_t>(0, step - delay); }
+  int64_t VersionOf(int64_t step, int delay) const {
+    const int64_t start = plan_.synchronous_steps;
+    return step < start ? step : std::max(start, step - delay);
+  }
+
+  /// What the stage's gradient of a step was taken at; null if that were several versions.
+  const float* TakenAt(size_t s, int64_t step) {
+    const SerialStage& planned = plan_.stages[s];
+    const int delay = planned.forward_delay[0];
+    const auto other = [&](int late) { return late != delay; };
+    if (std::any_of(planned.forward_delay.begin(), planned.forward_delay.end(), other) ||
+        std::any_of(planned.backward_delay.begin(), planned.backward_delay.end(), other)) {
+      return nullptr;
+    }
+    return stages_[s]->Version(VersionOf(step, delay));
+  }
 
   void Record(ActionKind kind, size_t stage, int64_t microbatch, Nanoseconds start,
               int64_t version) {
@@ -176,7 +201,8 @@ class SerialRun {
         ScaleGradients(stage.network.layout(), factor, stage.gradients.data());
       }
       stage.optimizer->Step(stage.gradients.data(), stage.Version(step), stage.Version(step + 1),
-                            LearningRate(options_.learning_rate, step + 1), step + 1);
+                            LearningRate(options_.learning_rate, step + 1), step + 1,
+                            TakenAt(s, step));
       std::fill(stage.gradients.begin(), stage.gradients.end(), 0.0f);
       Record(ActionKind::kUpdate, s, step, start, step + 1);
     }
@@ -203,7 +229,7 @@ SerialPlan PlanOf(const Program& program) {
     throw Error(fmt::format("the serial reference follows one direction; {} has {}", schedule.name,
                             schedule.streams));
   }
-  SerialPlan plan{schedule.name, schedule.microbatches, program.steps(), {}};
+  SerialPlan plan{schedule.name, schedule.microbatches, program.steps(), {}, 0};
   const auto m = static_cast<size_t>(schedule.microbatches);
   plan.stages.resize(static_cast<size_t>(schedule.stages),
                      {std::vector<int>(m), std::vector<int>(m), {}});
@@ -247,7 +273,7 @@ SerialPlan PlanOfDelays(const std::vector<int>& delays, int stages, int microbat
     throw Error(fmt::format("--delay names {} delays, but there are {} stages", delays.size(),
                             stages));
   }
-  SerialPlan plan{"serial", microbatches, steps, {}};
+  SerialPlan plan{"serial", microbatches, steps, {}, 0};
   const auto m = static_cast<size_t>(microbatches);
   for (int s = 0; s < stages; ++s) {
     const int delay = delays.size() == 1 ? delays[0] : delays[static_cast<size_t>(s)];

@@ -1,6 +1,7 @@
 #include "runtime/training.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "models/error.h"
 #include "runtime/data/sampler.h"
@@ -45,6 +46,37 @@ double ValidationLoss(const TrainingOptions& options, const Corpus& corpus,
   }
   return sum / static_cast<double>(options.validation_microbatches) /
          static_cast<double>(tokens_per_microbatch);
+}
+
+bool HasDiverged(const NetworkShape& shape, int64_t step, double loss) {
+  constexpr int64_t kStepsOfGrace = 20;
+  if (!std::isfinite(loss)) return true;
+  return step >= kStepsOfGrace && loss > std::log(shape.vocabulary) + 1;
+}
+
+DivergenceWatch::DivergenceWatch(const TrainingOptions& options, int microbatches)
+    : shape_(options.shape),
+      microbatches_(microbatches),
+      tokens_(static_cast<double>(TokensPerStep(options, microbatches))) {}
+
+void DivergenceWatch::Add(int64_t microbatch, double loss_sum) {
+  const int64_t step = microbatch / microbatches_;
+  auto& [seen, sum] = open_[step];
+  sum += loss_sum;
+  if (++seen < microbatches_) return;
+  const double loss = sum / tokens_;
+  open_.erase(step);
+  if (HasDiverged(shape_, step, loss)) throw Diverged(step);
+}
+
+void SetValidationLoss(const TrainingOptions& options, double loss, TrainingResult& result) {
+  const auto steps = static_cast<int64_t>(result.step_losses.size());
+  if (HasDiverged(options.shape, steps, loss)) {
+    result.diverged = steps - 1;
+    result.weights_sha256.clear();
+    return;
+  }
+  result.validation_loss = loss;
 }
 
 std::vector<double> StepLosses(const TrainingOptions& options, int microbatches,

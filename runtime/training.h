@@ -2,11 +2,15 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
+#include <map>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "models/network.h"
+#include "runtime/correction/correction.h"
 #include "runtime/data/corpus.h"
 #include "runtime/optimizer/learning_rate.h"
 #include "runtime/optimizer/optimizer.h"
@@ -20,27 +24,63 @@ struct TrainingOptions {
   int microbatch_size = 8;        ///< sequences per micro-batch
   uint64_t seed = 1;              ///< of the weights and of the order of the data
   OptimizerOptions optimizer;
+  CorrectionOptions correction;
   LearningRateCourse learning_rate;  ///< counts real updates
   std::optional<double> clip_norm;   ///< of the global gradient
   int64_t validation_microbatches = 32;
   Nanoseconds deadline = std::chrono::seconds(120);  ///< of one wait for another rank
 };
 
-/// Losses are means over tokens, in nats.
+/// Losses are means over tokens, in nats. A run that diverged ended there: it has no final weights,
+/// hence neither digest nor validation loss, and a threaded one has no trace.
 struct TrainingResult {
   std::vector<double> step_losses;  ///< of each batch, at the weights its gradient was taken at
-  double validation_loss = 0;       ///< of the final weights
+  std::optional<int64_t> diverged;  ///< the step at which it was seen, the last of step_losses
+  double validation_loss = std::numeric_limits<double>::quiet_NaN();  ///< of the final weights
   int64_t validation_tokens = 0;
   std::string weights_sha256;  ///< of the final weights, whatever the partition
   Trace trace;
   std::vector<int> peak_activations;  ///< per stage, as counted while running
   std::vector<int> peak_versions;
 
-  double final_loss() const { return step_losses.back(); }
+  /// NaN if the run diverged.
+  double final_loss() const {
+    return diverged ? std::numeric_limits<double>::quiet_NaN() : step_losses.back();
+  }
 };
 
 /// Tokens of one step.
 int64_t TokensPerStep(const TrainingOptions& options, int microbatches);
+
+/// True if a batch's mean loss is no number, or after the first 20 steps above ln V + 1: worse than
+/// knowing nothing, which no run comes back from in the time it has.
+bool HasDiverged(const NetworkShape& shape, int64_t step, double loss);
+
+/// Ends a run, but is no error: caught by whoever makes the TrainingResult.
+class Diverged : public std::exception {
+ public:
+  explicit Diverged(int64_t at) : step(at) {}
+  const char* what() const noexcept override { return "the run diverged"; }
+
+  int64_t step;
+};
+
+/// Gathers the losses of micro-batches, in any order, into those of steps.
+class DivergenceWatch {
+ public:
+  DivergenceWatch(const TrainingOptions& options, int microbatches);
+  /// Throws Diverged if this was the last micro-batch of a batch that HasDiverged.
+  void Add(int64_t microbatch, double loss_sum);
+
+ private:
+  NetworkShape shape_;
+  int microbatches_;
+  double tokens_;
+  std::map<int64_t, std::pair<int, double>> open_;  ///< by step: micro-batches seen, their sum
+};
+
+/// Marks a result whose final weights are no good: the last update may be what broke them.
+void SetValidationLoss(const TrainingOptions& options, double loss, TrainingResult& result);
 
 /// The loss of final weights, stage by stage, over evenly spaced windows of corpus.validation.
 double ValidationLoss(const TrainingOptions& options, const Corpus& corpus,

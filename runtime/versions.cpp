@@ -7,6 +7,7 @@ namespace pipelag {
 VersionTable::VersionTable(const Program& program, int stage)
     : in_place_(program.schedule().policy == WeightPolicy::kLatest ||
                 program.schedule().flushes()),
+      flushes_(program.schedule().flushes()),
       steps_(program.steps()) {
   const Schedule& schedule = program.schedule();
   const auto& body = schedule.body[static_cast<size_t>(
@@ -19,6 +20,8 @@ VersionTable::VersionTable(const Program& program, int stage)
     if (!in_place_) delay_ = program.ReadDelay(stage, static_cast<int>(i));
   }
   live_.push_back({0, 0, ReadersOf(0)});
+  contents_.assign(static_cast<size_t>(program.versions(stage).weight_versions), -1);
+  contents_[0] = 0;
   for (int buffer = program.versions(stage).weight_versions - 1; buffer > 0; --buffer) {
     free_.push_back(buffer);
   }
@@ -37,6 +40,13 @@ int VersionTable::BufferOf(int64_t version) const {
     if (live.version == version) return live.buffer;
   }
   CHECK(false);
+}
+
+int VersionTable::BufferTakenAt(int64_t batch) const {
+  if (in_place_) return flushes_ ? 0 : -1;
+  const auto found = std::find(contents_.begin(), contents_.end(),
+                               std::max<int64_t>(0, batch - delay_));
+  return found == contents_.end() ? -1 : static_cast<int>(found - contents_.begin());
 }
 
 void VersionTable::Read(int64_t version) {
@@ -66,12 +76,14 @@ VersionTable::Target VersionTable::Advance() {
   newest_ = next;
   if (in_place_ || newest.readers == 0) {
     newest = {next, source, ReadersOf(next)};
+    contents_[static_cast<size_t>(source)] = next;
     return {source, source};
   }
   CHECK(!free_.empty());
   const int target = free_.back();
   free_.pop_back();
   live_.push_back({next, target, ReadersOf(next)});
+  contents_[static_cast<size_t>(target)] = next;
   peak_ = std::max(peak_, static_cast<int>(live_.size()));
   DropDead();
   return {source, target};

@@ -23,6 +23,10 @@ class VersionTable {
     int source = 0;  ///< buffer of the newest version
     int target = 0;  ///< where the next one goes: the same buffer if the newest has no later reader
   };
+  /// Where the weights still lie that the gradient of `batch` was taken at, just before its update;
+  /// -1 if they have been overwritten or were not one version.
+  int BufferTakenAt(int64_t batch) const;
+
   /// The next update: makes the newest version plus one.
   Target Advance();
 
@@ -40,12 +44,14 @@ class VersionTable {
   void DropDead();
 
   bool in_place_;       // every reader reads the newest version: one buffer does
+  bool flushes_;        // and none of them before an update of its own batch
   int64_t delay_ = 0;   // version of batch t is max(0, t − delay)
   int64_t readers_per_batch_ = 0;
   int64_t steps_ = 0;
   int64_t newest_ = 0;
   std::vector<Live> live_;  // ascending version
   std::vector<int> free_;
+  std::vector<int64_t> contents_;  // version last written, by buffer
   int peak_ = 1;
 };
 

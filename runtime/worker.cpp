@@ -55,7 +55,8 @@ RankPlan PlanRank(const Program& program, int rank, const std::vector<int>& slot
   for (int s = 0; s < schedule.placed_stages(); ++s) {
     if (schedule.placement[static_cast<size_t>(s)] != rank) continue;
     plan.stages.push_back({s, program.PeakInFlight(s), program.versions(s).weight_versions,
-                           program.versions(s).gradient_buffers});
+                           program.versions(s).gradient_buffers,
+                           program.versions(s).gradient_delay});
   }
   for (size_t lane = 0; lane < program.lanes().size(); ++lane) {
     const Lane& ends = program.lanes()[lane];
@@ -248,6 +249,7 @@ void Worker::DoUpdate(const RunAction& action) {
     after.push_back(used.back()->done);
     if (group.purpose == Purpose::kNorm) task.norms = used.back()->values.data();
   }
+  task.taken_at = state.versions.BufferTakenAt(action.step);
   const VersionTable::Target target = state.versions.Advance();
   task.weights = target.source;
   task.target = target.target;
@@ -323,6 +325,9 @@ void Worker::SettleActions(size_t keep) {
     Nanoseconds ready = lane_free_;
     for (const EventPtr& data : issued.data) ready = std::max(ready, data->When().end);
     Span span = issued.span;
+    if (options_.watch && IsForward(span.kind) && schedule_.IsLast(span.stage)) {
+      options_.watch(span.microbatch, losses_[static_cast<size_t>(span.microbatch)]);
+    }
     span.start = when.start;
     span.end = when.end;
     span.wait = std::min(ready, when.start) - std::min(lane_free_, when.start);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -18,6 +19,8 @@ namespace pipelag {
 struct WorkerOptions {
   size_t message_bytes = 0;
   int norm_values = 0;    ///< tensors of the whole network: length of the vector that a norm's AR sums
+  /// Told every micro-batch's Σ token losses by the worker that has them; throws to end the run.
+  std::function<void(int64_t microbatch, double loss)> watch;
   size_t run_ahead = 64;  ///< actions issued before the oldest must have happened
 };
 

@@ -34,7 +34,9 @@ CpuCompute::CpuCompute(const RankPlan& plan, const TrainingOptions& options, int
     stages_.push_back(std::make_unique<StageState>(options.shape,
                                                    options.split[static_cast<size_t>(stage.stage)],
                                                    options.microbatch_size, stage.stage));
-    stages_.back()->optimizer = MakeOptimizer(options.optimizer, stages_.back()->network.layout());
+    stages_.back()->optimizer =
+        MakeCorrected(options.optimizer, options.correction, stages_.back()->network.layout(),
+                      {.updates = stage.gradient_delay});
   }
   arena_ = std::make_unique<Arena>(ArenaBytes(plan));
   const auto take = [&](int64_t elements) {
@@ -163,7 +165,9 @@ void CpuCompute::Update(StageState& stage, const ComputeTask& task) {
   const int64_t number = task.action.step + 1;
   stage.optimizer->Step(gradients, stage.weights[static_cast<size_t>(task.weights)],
                         stage.weights[static_cast<size_t>(task.target)],
-                        LearningRate(options_.learning_rate, number), number);
+                        LearningRate(options_.learning_rate, number), number,
+                        task.taken_at < 0 ? nullptr
+                                          : stage.weights[static_cast<size_t>(task.taken_at)]);
   std::fill_n(gradients, layout.size(), 0.0f);
 }
 

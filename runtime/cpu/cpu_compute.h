@@ -22,9 +22,10 @@ class CpuCompute : public Compute {
   std::byte* MessageBuffer(int lane, int index) override;
   EventPtr Start(const ComputeTask& task, std::span<const EventPtr> after) override;
 
-  /// Weights of the `index`-th stage of the plan.
-  const float* Weights(size_t index, int buffer) const {
-    return stages_[index]->weights[static_cast<size_t>(buffer)];
+  /// What the run ends with on the `index`-th stage of the plan.
+  const float* FinalWeights(size_t index, int newest_buffer) const {
+    const StageState& stage = *stages_[index];
+    return stage.optimizer->FinalWeights(stage.weights[static_cast<size_t>(newest_buffer)]);
   }
   const StageLayout& layout(size_t index) const { return stages_[index]->network.layout(); }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <mutex>
 
 #include "models/schedule/slots.h"
 #include "runtime/cpu/cpu_compute.h"
@@ -48,10 +49,24 @@ TrainingResult TrainOnThreads(const Program& program, const TrainingOptions& opt
                          static_cast<size_t>(options.shape.hidden) * sizeof(float);
   worker.norm_values = TensorCount(options.shape);
   std::vector<double> losses(static_cast<size_t>(program.total_microbatches()));
-  std::vector<WorkerResult> results =
-      RunOnThreads(program, plans, worker, backends, control, losses);
-
+  // One watch for all ranks that have losses: they take turns, and most schedules have only one.
+  DivergenceWatch watch(options, schedule.microbatches);
+  std::mutex watching;
+  worker.watch = [&](int64_t microbatch, double loss) {
+    const std::lock_guard lock(watching);
+    watch.Add(microbatch, loss);
+  };
   TrainingResult training;
+  std::vector<WorkerResult> results;
+  try {
+    results = RunOnThreads(program, plans, worker, backends, control, losses);
+  } catch (const Diverged& diverged) {
+    training.diverged = diverged.step;
+    losses.resize(static_cast<size_t>((diverged.step + 1) * schedule.microbatches));
+    training.step_losses = StepLosses(options, schedule.microbatches, losses);
+    return training;
+  }
+
   training.trace = CollectTrace(program, results);
   training.trace.tokens_per_step = TokensPerStep(options, schedule.microbatches);
   const auto stages = static_cast<size_t>(schedule.stages);
@@ -62,7 +77,7 @@ TrainingResult TrainOnThreads(const Program& program, const TrainingOptions& opt
   for (size_t rank = 0; rank < plans.size(); ++rank) {
     for (size_t i = 0; i < plans[rank].stages.size(); ++i) {
       const auto s = static_cast<size_t>(plans[rank].stages[i].stage);
-      pointers[s] = computes[rank]->Weights(i, results[rank].newest_weights[i]);
+      pointers[s] = computes[rank]->FinalWeights(i, results[rank].newest_weights[i]);
       weights[s] = {&computes[rank]->layout(i), pointers[s]};
       training.peak_activations[s] = results[rank].peak_activations[i];
       training.peak_versions[s] = results[rank].peak_versions[i];
@@ -72,7 +87,7 @@ TrainingResult TrainOnThreads(const Program& program, const TrainingOptions& opt
   training.weights_sha256 = WeightsSha256(weights);
   training.validation_tokens =
       TokensPerStep(options, 1) * options.validation_microbatches;
-  training.validation_loss = ValidationLoss(options, corpus, pointers);
+  SetValidationLoss(options, ValidationLoss(options, corpus, pointers), training);
   return training;
 }
 
