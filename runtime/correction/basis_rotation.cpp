@@ -16,7 +16,6 @@ RotatedAdamOptions Rotated(const OptimizerOptions& options) {
           .epsilon = options.epsilon.value_or(1e-8f),
           .weight_decay = options.weight_decay.value_or(0.1f),
           .basis_updates = options.basis_updates.value_or(10),
-          .idle_first = false,
           .rotated = [](const StageTensor& place) { return place.role == TensorRole::kMatrix; }};
 }
 

@@ -23,13 +23,14 @@ struct StageDelay {
 /// its header; what a correction has no use for is ignored.
 struct CorrectionOptions {
   std::string name = "none";
-  std::optional<float> strength;  ///< λ of error feedback and DC-ASGD
-  std::optional<float> horizon;   ///< of weight prediction, in updates; default the stage's delay
+  std::optional<float> strength = std::nullopt;  ///< λ of error feedback and DC-ASGD
+  std::optional<float> horizon =
+      std::nullopt;               ///< of weight prediction, in updates; default the stage's delay
   bool decay_inside = false;      ///< error feedback: weight decay is part of u
   bool rescale_previous = false;  ///< error feedback: u_prev moves with the learning rate
   bool repeat_first = false;      ///< error feedback: the first u_prev is u itself, not 0
-  std::optional<int64_t> anneal_updates;  ///< of PipeMare's rule
-  std::optional<float> exponent;          ///< of learning-rate damping
+  std::optional<int64_t> anneal_updates = std::nullopt;  ///< of PipeMare's rule
+  std::optional<float> exponent = std::nullopt;          ///< of learning-rate damping
 };
 
 /// Base of corrections: passes on what it does not change.

@@ -9,8 +9,9 @@ namespace pipelag {
 
 /// x ← x − [u + c (u − u_prev)], u_prev ← u, c = λ τ at delay τ (Zmushko et al., arXiv 2606.30634:
 /// λ = τ = 1, x − 2u + u_prev; a horizon of τ updates is the natural generalisation). u is the
-/// optimizer's displacement; its moments see gradients only. Equal to weight prediction with
-/// horizon c. Default λ 1. Three choices the source leaves open:
+/// optimizer's displacement; its moments see gradients only. Without weight decay x is what weight
+/// prediction with horizon c has its readers see, and x + c u_prev its master copy. Default λ 1.
+/// Three choices the source leaves open:
 /// - u without weight decay, which is applied once per step beside it; `decay_inside` makes u the
 ///   whole displacement, lr · decay · x included. The difference is of order lr · decay.
 /// - u_prev keeps the learning rate it was made with, since the formula has none of its own;

@@ -24,17 +24,18 @@ enum class MuonScale {
 struct OptimizerOptions {
   std::string name = "adamw";
   float learning_rate = 1e-3f;  ///< the peak of the learning rate's course
-  std::optional<float> momentum;
-  std::optional<float> beta1;
-  std::optional<float> beta2;
-  std::optional<float> epsilon;
-  std::optional<float> beta3;
-  std::optional<float> weight_decay;
-  std::optional<bool> nesterov;
-  std::optional<MuonScale> muon_scale;
+  std::optional<float> momentum = std::nullopt;
+  std::optional<float> beta1 = std::nullopt;
+  std::optional<float> beta2 = std::nullopt;
+  std::optional<float> epsilon = std::nullopt;
+  std::optional<float> beta3 = std::nullopt;
+  std::optional<float> weight_decay = std::nullopt;
+  std::optional<bool> nesterov = std::nullopt;
+  std::optional<MuonScale> muon_scale = std::nullopt;
   /// Peak for the tensors that Muon and NorMuon leave to AdamW; its course is the other's, scaled.
-  std::optional<float> muon_aux_learning_rate;
-  std::optional<int> basis_updates;  ///< updates between two refreshes of SOAP's basis
+  std::optional<float> muon_aux_learning_rate = std::nullopt;
+  std::optional<int> basis_updates =
+      std::nullopt;  ///< updates between two refreshes of SOAP's basis
 };
 
 /// One tensor at one update. The pointers are to its own elements.

@@ -29,12 +29,20 @@ struct Entry {
   std::unique_ptr<Optimizer> (*make)(const OptimizerOptions&, const StageLayout&);
 };
 
+// clang-format off
 constexpr Entry kOptimizers[] = {
-    {"adamw", &Make<AdamW>},    {"nadam", &Make<NAdam>},     {"adan", &Make<Adan>},
-    {"lion", &Make<Lion>},      {"mars", &Make<Mars>},       {"soap", &Make<Soap>},
-    {"muon", &Make<Muon>},      {"normuon", &Make<NorMuon>}, {"sgd", &Make<Sgd>},
+    {"adamw", &Make<AdamW>},
+    {"nadam", &Make<NAdam>},
+    {"adan", &Make<Adan>},
+    {"lion", &Make<Lion>},
+    {"mars", &Make<Mars>},
+    {"soap", &Make<Soap>},
+    {"muon", &Make<Muon>},
+    {"normuon", &Make<NorMuon>},
+    {"sgd", &Make<Sgd>},
     {"sgd-ema", &Make<SgdEma>},
 };
+// clang-format on
 
 }  // namespace
 

@@ -51,15 +51,15 @@ void RotatedAdam::ComputeUpdate(const TensorUpdate& update, float* displacement)
   const StageTensor& place = tensor(update.tensor);
   const int64_t elements = place.elements();
   auto& basis = bases_[static_cast<size_t>(update.tensor)];
-  if (update.number == 1 && basis) {
-    basis->Observe(update.gradient, options_.beta2);
-    basis->Start(scratch_);
-  }
-  if (update.number == 1 && options_.idle_first) {
+  if (update.number == 1) {
+    if (basis) {
+      basis->Observe(update.gradient, options_.beta2);
+      basis->Start(scratch_);
+    }
     std::fill_n(displacement, elements, 0.0f);
     return;
   }
-  const int64_t number = update.number - (options_.idle_first ? 1 : 0);
+  const int64_t number = update.number - 1;
   float* first = first_.data() + place.offset;
   float* second = second_.data() + place.offset;
   const float old1 = options_.beta1;
@@ -89,7 +89,7 @@ void RotatedAdam::ComputeUpdate(const TensorUpdate& update, float* displacement)
   }
   if (!basis) return;
   basis->RotateBack(direction, displacement, scratch_);
-  if (update.number > 1) basis->Observe(update.gradient, old2);
+  basis->Observe(update.gradient, old2);
   if (number % options_.basis_updates == 0) basis->Refresh(second, scratch_);
 }
 

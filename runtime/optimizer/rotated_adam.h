@@ -16,15 +16,15 @@ struct RotatedAdamOptions {
   float epsilon = 1e-8f;
   float weight_decay = 0.1f;
   int basis_updates = 10;                         ///< updates between two refreshes, ≥ 1
-  bool idle_first = false;                        ///< the first update only starts the bases
   bool (*rotated)(const StageTensor&) = nullptr;  ///< the others are Adam's in their own basis
 };
 
 /// m ← β1 m + (1 − β1) g; per rotated tensor g' = QLᵀ g QR, m' = QLᵀ m QR, v ← β2 v + (1 − β2) g'²;
 /// u = lr · √(1 − β2^n) / (1 − β1^n) · QL [m' / (√v + ε)] QRᵀ; then L, R (means with β2) take g,
 /// and every `basis_updates` updates the bases are refreshed. m is kept as it is and rotated when
-/// used, which is what re-projecting it at every change of basis comes to. Bases start as the
-/// eigenvectors of the first gradient's g gᵀ and gᵀ g.
+/// used, which is what re-projecting it at every change of basis comes to. The first update only
+/// starts the bases, as the eigenvectors of its g gᵀ and gᵀ g, and displaces nothing, since on its
+/// own eigenvectors a gradient is diagonal and the rest of g' rounding; n counts from the second.
 class RotatedAdam : public Optimizer {
  public:
   RotatedAdam(const RotatedAdamOptions& options, const StageLayout& layout);

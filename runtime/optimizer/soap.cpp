@@ -9,7 +9,6 @@ Soap::Soap(const OptimizerOptions& options, const StageLayout& layout)
            .epsilon = options.epsilon.value_or(1e-8f),
            .weight_decay = options.weight_decay.value_or(0.1f),
            .basis_updates = options.basis_updates.value_or(10),
-           .idle_first = true,
            .rotated = [](const StageTensor& place) { return place.role != TensorRole::kVector; }},
           layout) {}
 
