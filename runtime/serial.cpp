@@ -62,7 +62,7 @@ class SerialRun {
       Forward(step);
       const double sum = std::accumulate(losses_.begin(), losses_.end(), 0.0);
       result.step_losses.push_back(sum / static_cast<double>(result.trace.tokens_per_step));
-      if (HasDiverged(options_.shape, step, result.step_losses.back())) {
+      if (HasDiverged(options_.shape, result.step_losses)) {
         result.diverged = step;
         break;
       }

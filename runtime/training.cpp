@@ -10,6 +10,12 @@
 
 namespace pipelag {
 
+namespace {
+
+double LossLimit(const NetworkShape& shape) { return std::log(shape.vocabulary) + 1; }
+
+}  // namespace
+
 int64_t TokensPerStep(const TrainingOptions& options, int microbatches) {
   return static_cast<int64_t>(options.microbatch_size) * options.shape.sequence * microbatches;
 }
@@ -48,10 +54,14 @@ double ValidationLoss(const TrainingOptions& options, const Corpus& corpus,
          static_cast<double>(tokens_per_microbatch);
 }
 
-bool HasDiverged(const NetworkShape& shape, int64_t step, double loss) {
-  constexpr int64_t kStepsOfGrace = 20;
-  if (!std::isfinite(loss)) return true;
-  return step >= kStepsOfGrace && loss > std::log(shape.vocabulary) + 1;
+bool HasDiverged(const NetworkShape& shape, const std::vector<double>& step_losses) {
+  constexpr size_t kGrace = 20;
+  constexpr size_t kWindow = 5;
+  if (!std::isfinite(step_losses.back())) return true;
+  if (step_losses.size() < kGrace + kWindow) return false;
+  double sum = 0;
+  for (size_t i = 1; i <= kWindow; ++i) sum += step_losses[step_losses.size() - i];
+  return sum / kWindow > LossLimit(shape);
 }
 
 DivergenceWatch::DivergenceWatch(const TrainingOptions& options, int microbatches)
@@ -60,19 +70,21 @@ DivergenceWatch::DivergenceWatch(const TrainingOptions& options, int microbatche
       tokens_(static_cast<double>(TokensPerStep(options, microbatches))) {}
 
 void DivergenceWatch::Add(int64_t microbatch, double loss_sum) {
-  const int64_t step = microbatch / microbatches_;
-  auto& [seen, sum] = open_[step];
-  sum += loss_sum;
-  if (++seen < microbatches_) return;
-  const double loss = sum / tokens_;
-  open_.erase(step);
-  if (HasDiverged(shape_, step, loss)) throw Diverged(step);
+  auto& [count, total] = open_[microbatch / microbatches_];
+  total += loss_sum;
+  ++count;
+  while (!open_.empty()) {
+    const auto [step, seen] = *open_.begin();
+    if (step != static_cast<int64_t>(step_losses_.size()) || seen.first < microbatches_) return;
+    step_losses_.push_back(seen.second / tokens_);
+    open_.erase(open_.begin());
+    if (HasDiverged(shape_, step_losses_)) throw Diverged(step);
+  }
 }
 
 void SetValidationLoss(const TrainingOptions& options, double loss, TrainingResult& result) {
-  const auto steps = static_cast<int64_t>(result.step_losses.size());
-  if (HasDiverged(options.shape, steps, loss)) {
-    result.diverged = steps - 1;
+  if (!(loss <= LossLimit(options.shape))) {
+    result.diverged = static_cast<int64_t>(result.step_losses.size()) - 1;
     result.weights_sha256.clear();
     return;
   }

@@ -52,9 +52,10 @@ struct TrainingResult {
 /// Tokens of one step.
 int64_t TokensPerStep(const TrainingOptions& options, int microbatches);
 
-/// True if a batch's mean loss is no number, or after the first 20 steps above ln V + 1: worse than
-/// knowing nothing, which no run comes back from in the time it has.
-bool HasDiverged(const NetworkShape& shape, int64_t step, double loss);
+/// True if the last of a run's batches so far has no number for a loss, or if after the first 20 the
+/// last 5 have a mean above ln V + 1: worse than knowing nothing. One spike is not the end: late
+/// gradients throw runs that come back.
+bool HasDiverged(const NetworkShape& shape, const std::vector<double>& step_losses);
 
 /// Ends a run, but is no error: caught by whoever makes the TrainingResult.
 class Diverged : public std::exception {
@@ -69,7 +70,7 @@ class Diverged : public std::exception {
 class DivergenceWatch {
  public:
   DivergenceWatch(const TrainingOptions& options, int microbatches);
-  /// Throws Diverged if this was the last micro-batch of a batch that HasDiverged.
+  /// Throws Diverged if this completes a batch up to which the run HasDiverged.
   void Add(int64_t microbatch, double loss_sum);
 
  private:
@@ -77,9 +78,11 @@ class DivergenceWatch {
   int microbatches_;
   double tokens_;
   std::map<int64_t, std::pair<int, double>> open_;  ///< by step: micro-batches seen, their sum
+  std::vector<double> step_losses_;                 ///< of those complete from the first on
 };
 
-/// Marks a result whose final weights are no good: the last update may be what broke them.
+/// Marks the result as diverged instead if that is no number or above ln V + 1: the last updates may
+/// be what broke the weights.
 void SetValidationLoss(const TrainingOptions& options, double loss, TrainingResult& result);
 
 /// The loss of final weights, stage by stage, over evenly spaced windows of corpus.validation.

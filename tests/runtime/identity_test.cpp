@@ -98,6 +98,142 @@ TEST_P(Identity, EverySchedulesPlanIsItsReference) {
 INSTANTIATE_TEST_SUITE_P(Optimizers, Identity, testing::Values("sgd", "adamw", "muon"),
                          [](const auto& parameter) { return parameter.param; });
 
+TrainingOptions Corrected(const std::string& optimizer, const std::string& correction,
+                          int stages) {
+  TrainingOptions options = Options(optimizer, stages);
+  options.correction.name = correction;
+  if (optimizer == "lion") options.learning_rate.peak = 0.002f;
+  options.validation_microbatches = 1;
+  return options;
+}
+
+class IdentityOfEvery : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Optimizer, IdentityOfEvery, testing::ValuesIn(OptimizerNames()));
+
+TEST_P(IdentityOfEvery, CorrectionUnderDelay) {
+  for (const std::string& correction : CorrectionNames()) {
+    if (correction == "basis-rotation" && GetParam() != "adamw") continue;
+    for (const char* schedule : {"2bw", "pipedream"}) {
+      const int m = std::string(schedule) == "2bw" ? 3 : 1;
+      const Program program = Lower(schedule, 3, m);
+      const TrainingOptions options = Corrected(GetParam(), correction, 3);
+      const TrainingResult serial = TrainSerially(PlanOf(program), options, TestCorpus());
+      const TrainingResult threads = TrainOnThreads(program, options, TestCorpus());
+      EXPECT_FALSE(serial.diverged) << correction << " " << schedule;
+      EXPECT_EQ(threads.weights_sha256, serial.weights_sha256) << correction << " " << schedule;
+      EXPECT_EQ(threads.validation_loss, serial.validation_loss) << correction;
+    }
+  }
+}
+
+TEST(IdentityWith, ErrorFeedbackOverManySteps) {
+  constexpr int64_t kMany = 200;
+  for (const char* optimizer : {"adamw", "muon"}) {
+    TrainingOptions options = Corrected(optimizer, "error-feedback", 1);
+    options.learning_rate = {.peak = 0.003f, .warmup_updates = 20, .total_updates = kMany};
+    const std::string reference =
+        TrainSerially(PlanOfDelays({1}, 1, kMicrobatches, kMany), options, TestCorpus())
+            .weights_sha256;
+    EXPECT_NE(reference, "");
+    for (int ranks = 2; ranks <= 4; ++ranks) {
+      options.split = SplitLayers(4, ranks);
+      const Program program = Lower("2bw", ranks).WithSteps(kMany);
+      EXPECT_EQ(TrainOnThreads(program, options, TestCorpus()).weights_sha256, reference)
+          << optimizer << ranks;
+    }
+  }
+}
+
+TEST(IdentityWith, CorrectionsThatAreOff) {
+  const std::string synchronous = Serial({0}, 2, "muon");
+  const std::string delayed = Serial({1}, 2, "muon");
+  for (const std::string& correction : CorrectionNames()) {
+    if (correction == "basis-rotation") continue;
+    TrainingOptions options = Options("muon", 2);
+    options.correction.name = correction;
+    EXPECT_EQ(TrainOnThreads(Lower("1f1b", 2), options, TestCorpus()).weights_sha256, synchronous);
+  }
+  TrainingOptions options = Options("muon", 2);
+  options.correction.name = "error-feedback";
+  EXPECT_NE(TrainOnThreads(Lower("2bw", 2), options, TestCorpus()).weights_sha256, delayed);
+  options.correction.strength = 0.0f;
+  EXPECT_EQ(TrainOnThreads(Lower("2bw", 2), options, TestCorpus()).weights_sha256, delayed);
+}
+
+TEST(IdentityWith, StashedWeightsOrASentenceThatTheyAreGone) {
+  TrainingOptions options = Corrected("adamw", "dc-asgd", 3);
+  // Updates that wait for the norm come after the last stage has overwritten its older version.
+  options.clip_norm = 0.5;
+  const Program program = Lower("2bw", 3, 3, true);
+  try {
+    TrainOnThreads(program, options, TestCorpus());
+    FAIL() << "the stashed weights cannot be there";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("dc-asgd needs the weights"), std::string::npos);
+  }
+}
+
+TEST(Serial, StartsSynchronouslyWhereTold) {
+  const TrainingOptions options = Corrected("adamw", "error-feedback", 2);
+  const auto run = [&](int64_t synchronous, int delay) {
+    SerialPlan plan = PlanOfDelays({delay}, 2, kMicrobatches, kSteps);
+    plan.synchronous_steps = synchronous;
+    return TrainSerially(plan, options, TestCorpus());
+  };
+  const TrainingResult synchronous = run(0, 0);
+  EXPECT_EQ(run(kSteps, 1).weights_sha256, synchronous.weights_sha256);
+  const TrainingResult mixed = run(5, 1);
+  for (size_t step = 0; step < 6; ++step) {
+    EXPECT_EQ(mixed.step_losses[step], synchronous.step_losses[step]) << step;
+  }
+  EXPECT_NE(mixed.step_losses[6], synchronous.step_losses[6]);
+  // Batches 5 and 6 are both differentiated at version 5, as 0 and 1 are at version 0.
+  for (const Span& span : mixed.trace.spans) {
+    if (span.kind != ActionKind::kForward) continue;
+    const int64_t step = span.microbatch / kMicrobatches;
+    EXPECT_EQ(span.weight_version, step < 5 ? step : std::max<int64_t>(5, step - 1));
+  }
+}
+
+TEST(Divergence, EndsARunEarlyAndLeavesNoNumbers) {
+  for (const char* schedule : {"1f1b", "2bw"}) {
+    TrainingOptions options = Options("sgd", 3);
+    options.learning_rate.peak = 1e4f;
+    const Program program = Lower(schedule, 3).WithSteps(60);
+    const TrainingResult serial = TrainSerially(PlanOf(program), options, TestCorpus());
+    const TrainingResult threads = TrainOnThreads(program, options, TestCorpus());
+    for (const TrainingResult* result : {&serial, &threads}) {
+      ASSERT_TRUE(result->diverged);
+      EXPECT_LE(*result->diverged, 24);
+      EXPECT_EQ(result->step_losses.size(), static_cast<size_t>(*result->diverged) + 1);
+      EXPECT_TRUE(std::isnan(result->final_loss()));
+      EXPECT_TRUE(std::isnan(result->validation_loss));
+      EXPECT_EQ(result->weights_sha256, "");
+    }
+    EXPECT_EQ(threads.diverged, serial.diverged);
+  }
+}
+
+TEST(Divergence, IsLosingMoreThanByKnowingNothing) {
+  const NetworkShape shape;
+  const double above = std::log(256.0) + 1.01;
+  const double below = std::log(256.0) + 0.99;
+  std::vector<double> losses(20, above);
+  EXPECT_FALSE(HasDiverged(shape, losses));  // the first steps may do anything
+  losses.insert(losses.end(), 4, above);
+  EXPECT_FALSE(HasDiverged(shape, losses));
+  losses.push_back(above);
+  EXPECT_TRUE(HasDiverged(shape, losses));
+  losses.assign(40, below);
+  EXPECT_FALSE(HasDiverged(shape, losses));
+  losses.assign(40, 3);
+  losses.push_back(9);  // a spike
+  EXPECT_FALSE(HasDiverged(shape, losses));
+  for (const double bad : {std::nan(""), std::numeric_limits<double>::infinity()}) {
+    EXPECT_TRUE(HasDiverged(shape, {bad}));
+  }
+}
+
 TEST(IdentityWith, ClippingByTheGlobalNorm) {
   std::string reference;
   for (int ranks = 1; ranks <= 4; ++ranks) {
