@@ -1,0 +1,70 @@
+// The model's figures for state against what the real optimizers and corrections keep, and its
+// names against theirs.
+#include "models/optimizer_cost.h"
+
+#include <gtest/gtest.h>
+
+#include "models/error.h"
+#include "runtime/correction/correction.h"
+
+namespace pipelag {
+namespace {
+
+ParameterShape ShapeOf(const StageTensor& tensor) {
+  switch (tensor.role) {
+    case TensorRole::kMatrix:
+      return {tensor.rows, tensor.cols, ParameterKind::kMatrix};
+    case TensorRole::kEmbedding:
+    case TensorRole::kHead:
+      return {tensor.rows, tensor.cols, ParameterKind::kEmbedding};
+    case TensorRole::kVector:
+      return {tensor.rows, tensor.cols, ParameterKind::kVector};
+  }
+  CHECK(false);
+}
+
+TEST(OptimizerCost, StateIsWhatTheRuntimeKeeps) {
+  const StageLayout layout({.layers = 2, .hidden = 8, .heads = 2, .sequence = 5, .vocabulary = 13},
+                           {0, 2});
+  for (const std::string& optimizer : OptimizerNames()) {
+    for (const std::string& correction : CorrectionNames()) {
+      if (correction == "basis-rotation" && optimizer != "adamw") continue;
+      for (const int delay : {0, 1, 3}) {
+        OptimizerOptions options;
+        options.name = optimizer;
+        CorrectionOptions correcting;
+        correcting.name = correction;
+        const auto real = MakeCorrected(options, correcting, layout, {.updates = delay});
+        for (size_t i = 0; i < layout.tensors().size(); ++i) {
+          const ParameterShape shape = ShapeOf(layout.tensors()[i]);
+          UpdateCost cost = OptimizerCost(optimizer, shape);
+          cost += CorrectionCost(correction, shape, delay);
+          ASSERT_EQ(cost.state_floats, real->StateFloats(static_cast<int>(i)))
+              << optimizer << " " << correction << " " << delay << " " << layout.tensors()[i].name;
+          EXPECT_GT(cost.flops, 0);
+          EXPECT_GE(cost.floats_moved, 7 * shape.elements());
+        }
+      }
+    }
+  }
+}
+
+TEST(OptimizerCost, CountsNewtonSchulz) {
+  // 0.2 % elementwise; 5 · (4 · 64² · 256 + 2 · 64³) in products.
+  const double flops = OptimizerCost("muon", {64, 256, ParameterKind::kMatrix}).flops;
+  EXPECT_NEAR(flops, 5 * (4.0 * 64 * 64 * 256 + 2.0 * 64 * 64 * 64), 0.01 * flops);
+  EXPECT_EQ(flops, OptimizerCost("muon", {256, 64, ParameterKind::kMatrix}).flops);
+}
+
+TEST(OptimizerCost, NamesTheNearest) {
+  try {
+    OptimizerCost("mun", {});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "there is no optimizer \"mun\"; did you mean \"muon\"?");
+  }
+  EXPECT_THROW(CorrectionCost("feedback", {}, 1), Error);
+}
+
+}  // namespace
+}  // namespace pipelag
