@@ -4,20 +4,20 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <compare>
 #include <concepts>
-#include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <string_view>
-#include <tuple>
 
 #include "models/error.h"
-#include "traces/in_flight.h"
+#include "traces/chrome_layout.h"
 
 namespace pipelag {
 namespace {
+
+using chrome::Event;
+using chrome::Moment;
+using chrome::Part;
 
 __extension__ using Wide = __int128;
 
@@ -31,13 +31,6 @@ void Put(std::string& text, const auto&... parts) { (PutOne(text, parts), ...); 
 std::string Quoted(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
-
-/// A time as written: hundredths of a nanosecond beside it keep neighbours apart, see Shown.
-struct Moment {
-  Nanoseconds time{0};
-  int hundredths = 0;  ///< within ±49, so that rounding to nanoseconds takes them away again
-  auto operator<=>(const Moment&) const = default;
-};
 
 Wide Hundredths(const Moment& moment) {
   return Wide{moment.time.count()} * 100 + moment.hundredths;
@@ -57,160 +50,10 @@ void PutMicroseconds(std::string& text, Wide hundredths) {
   Put(text, fraction.substr(0, fraction.find_last_not_of('0') + 1));
 }
 
-/// One trace of the file.
-struct Part {
-  Trace trace;  ///< sorted
-  int64_t first_pid = 0;
-  std::string prefix;  ///< of the process names
-};
-
-/// A span's slice. Viewers compute in doubles: where a slice ends at the very start of the next,
-/// their ts + dur may come out behind it, and one of the two is drawn wrongly or lost. So such a
-/// slice ends a hair early; of several that start at one instant, each starts a hair after the one
-/// before.
-struct Shown {
-  Moment start;
-  Moment end;
-};
-
-/// One line of traceEvents, before its place among the others is known.
-struct Event {
-  // At one instant slices come first: a flow binds to a slice that has begun.
-  enum class What : uint8_t { kSlice, kFlowStart, kFlowEnd, kInFlight, kVersion };
-
-  Moment moment;
-  What what = What::kSlice;
-  size_t span = 0;    ///< slices, flows, versions: index into the part's spans
-  Moment end;         ///< slices
-  int64_t value = 0;  ///< counters; flows: id
-  int rank = 0;
-  const Part* part = nullptr;
-};
-
 int64_t PidOf(const Part& part, int rank) { return part.first_pid + rank; }
 
 int64_t TidOf(const Part& part, const Span& span) {
-  return PidOf(part, span.rank) + LaneNumber(span, part.trace.ranks);
-}
-
-bool SameLane(const Part& part, const Span& a, const Span& b) {
-  return a.rank == b.rank && LaneNumber(a, part.trace.ranks) == LaneNumber(b, part.trace.ranks);
-}
-
-/// Of each span, so that no two slices of a lane overlap.
-std::vector<Shown> Show(const Part& part) {
-  constexpr int kApart = 5;
-  constexpr int kShort = 3;
-  constexpr int kMost = 40;
-  const std::vector<Span>& spans = part.trace.spans;
-  std::vector<Shown> shown(spans.size());
-  for (size_t i = 0; i < spans.size(); ++i) {
-    const size_t last = i + 1 < spans.size() && AreHalves(spans[i], spans[i + 1]) ? i + 1 : i;
-    Moment start{spans[i].start};
-    if (i > 0 && SameLane(part, spans[i - 1], spans[i]) && spans[i - 1].start == start.time) {
-      start.hundredths = std::min(shown[i - 1].start.hundredths + kApart, kMost);
-    }
-    Moment end = std::max(start, Moment{spans[i].end});
-    if (last + 1 < spans.size() && SameLane(part, spans[i], spans[last + 1])) {
-      const Nanoseconds next = spans[last + 1].start;
-      if (next == start.time) {
-        end = {next, start.hundredths + (start.hundredths < kMost ? kShort : 0)};
-      } else if (next <= end.time) {
-        end = {next, -kApart};
-      }
-    }
-    shown[i] = shown[last] = {start, end};
-    i = last;
-  }
-  return shown;
-}
-
-void AddSlices(const Part& part, const std::vector<Shown>& shown, std::vector<Event>& events) {
-  const std::vector<Span>& spans = part.trace.spans;
-  for (size_t i = 0; i < spans.size(); ++i) {
-    Event event;
-    event.moment = shown[i].start;
-    event.end = shown[i].end;
-    event.span = i;
-    event.rank = spans[i].rank;
-    event.part = &part;
-    events.push_back(event);
-    if (i + 1 < spans.size() && AreHalves(spans[i], spans[i + 1])) ++i;
-  }
-}
-
-/// Both halves of a lane run in one order: the k-th message sent is the k-th received.
-void AddFlows(const Part& part, const std::vector<Shown>& shown, int64_t& next_id,
-              std::vector<Event>& events) {
-  using Lane = std::tuple<int, int, bool>;  // sender, receiver, forward
-  std::map<Lane, std::vector<size_t>> sent;
-  std::map<Lane, std::vector<size_t>> received;
-  const std::vector<Span>& spans = part.trace.spans;
-  for (size_t i = 0; i < spans.size(); ++i) {
-    const Span& span = spans[i];
-    const bool forward =
-        span.kind == ActionKind::kSendForward || span.kind == ActionKind::kReceiveForward;
-    if (IsSend(span.kind)) sent[{span.rank, span.peer, forward}].push_back(i);
-    if (IsReceive(span.kind)) received[{span.peer, span.rank, forward}].push_back(i);
-  }
-  Event event;
-  event.part = &part;
-  for (const auto& [lane, from] : sent) {
-    const std::vector<size_t>& to = received[lane];
-    for (size_t k = 0; k < std::min(from.size(), to.size()); ++k) {
-      const Moment start = shown[from[k]].start;
-      const Moment end = std::max(start, shown[to[k]].start);
-      // An arrow must begin and end inside slices, or viewers tie it to some other one.
-      if (start >= shown[from[k]].end || end >= shown[to[k]].end) continue;
-      event.value = next_id++;
-      event.what = Event::What::kFlowStart;
-      event.moment = start;
-      event.span = from[k];
-      event.rank = spans[event.span].rank;
-      events.push_back(event);
-      event.what = Event::What::kFlowEnd;
-      event.moment = end;
-      event.span = to[k];
-      event.rank = spans[event.span].rank;
-      events.push_back(event);
-    }
-  }
-}
-
-void AddInFlight(const Part& part, std::vector<Event>& events) {
-  Event event;
-  event.part = &part;
-  event.what = Event::What::kInFlight;
-  const auto in_flight = ActivationsInFlight(part.trace);
-  for (size_t rank = 0; rank < in_flight.size(); ++rank) {
-    event.rank = static_cast<int>(rank);
-    for (const HeldActivations& held : in_flight[rank]) {
-      event.moment = {held.time};
-      event.value = held.held;
-      events.push_back(event);
-    }
-  }
-}
-
-void AddVersions(const Part& part, std::vector<Event>& events) {
-  Event event;
-  event.part = &part;
-  event.what = Event::What::kVersion;
-  std::set<std::pair<int, int>> begun;  // rank, stage
-  for (size_t i = 0; i < part.trace.spans.size(); ++i) {
-    const Span& span = part.trace.spans[i];
-    if (span.kind != ActionKind::kUpdate || span.weight_version < 0) continue;
-    event.rank = span.rank;
-    event.span = i;
-    if (begun.insert({span.rank, span.stage}).second && span.end.count() > 0) {
-      event.moment = {};
-      event.value = span.weight_version - 1;
-      events.push_back(event);
-    }
-    event.moment = {span.end};
-    event.value = span.weight_version;
-    events.push_back(event);
-  }
+  return PidOf(part, span.rank) + LaneNumber(span, part.trace->ranks);
 }
 
 /// What of a span is not in the event's ts, dur and pid.
@@ -224,12 +67,13 @@ void PutFields(std::string& text, const Span& span) {
 }
 
 void PutSlice(std::string& text, const Event& event) {
-  const std::vector<Span>& spans = event.part->trace.spans;
+  const std::vector<Span>& spans = event.part->trace->spans;
   const Span& span = spans[event.span];
   const Span* second = event.span + 1 < spans.size() ? &spans[event.span + 1] : nullptr;
   if (second != nullptr && !AreHalves(span, *second)) second = nullptr;
+  const Moment end = event.part->shown[event.span].end;
   Put(text, R"(,"ph":"X","dur":)");
-  PutMicroseconds(text, Hundredths(event.end) - Hundredths(event.moment));
+  PutMicroseconds(text, Hundredths(end) - Hundredths(event.moment));
   Put(text, R"(,"tid":)", TidOf(*event.part, span), R"(,"name":")", span.stage, KindName(span.kind),
       span.microbatch);
   if (second != nullptr) {
@@ -246,13 +90,13 @@ void PutSlice(std::string& text, const Event& event) {
     PutFields(text, span);
     if (span.overlapped) Put(text, R"(,"overlapped":true)");
   }
-  if (event.end.time != span.end) Put(text, R"(,"end_ns":)", span.end.count());
+  if (end.time != span.end) Put(text, R"(,"end_ns":)", span.end.count());
   Put(text, "}");
 }
 
 void PutEvent(std::string& text, const Event& event) {
   const Part& part = *event.part;
-  const auto tid = [&] { return TidOf(part, part.trace.spans[event.span]); };
+  const auto tid = [&] { return TidOf(part, part.trace->spans[event.span]); };
   Put(text, ",\n", R"({"ts":)");
   PutMicroseconds(text, Hundredths(event.moment));
   Put(text, R"(,"pid":)", PidOf(part, event.rank));
@@ -273,8 +117,8 @@ void PutEvent(std::string& text, const Event& event) {
           "}");
       break;
     case Event::What::kVersion:
-      Put(text, R"(,"ph":"C","name":"weight version of stage )", part.trace.spans[event.span].stage,
-          R"(","args":{"version":)", event.value, "}");
+      Put(text, R"(,"ph":"C","name":"weight version of stage )",
+          part.trace->spans[event.span].stage, R"(","args":{"version":)", event.value, "}");
       break;
   }
   Put(text, "}");
@@ -317,15 +161,15 @@ void PutName(std::string& text, std::string_view what, int64_t pid, int64_t tid,
 }
 
 void PutNames(std::string& text, const Part& part) {
-  for (int rank = 0; rank < part.trace.ranks; ++rank) {
+  for (int rank = 0; rank < part.trace->ranks; ++rank) {
     const int64_t pid = PidOf(part, rank);
     PutName(text, "process", pid, pid, fmt::format("{}rank {}", part.prefix, rank), pid);
   }
   const Span* last = nullptr;
-  for (const Span& span : part.trace.spans) {
-    if (last == nullptr || !SameLane(part, *last, span)) {
+  for (const Span& span : part.trace->spans) {
+    if (last == nullptr || !chrome::SameLane(*part.trace, *last, span)) {
       PutName(text, "thread", PidOf(part, span.rank), TidOf(part, span), LaneName(span),
-              LaneNumber(span, part.trace.ranks));
+              LaneNumber(span, part.trace->ranks));
     }
     last = &span;
   }
@@ -342,19 +186,10 @@ std::string HeadOf(const Trace& trace) {
 
 std::string ToText(const std::string& head, const std::vector<Part>& parts,
                    const ChromeOptions& options) {
-  std::vector<Event> events;
-  int64_t next_flow = 1;
-  for (const Part& part : parts) {
-    const std::vector<Shown> shown = Show(part);
-    AddSlices(part, shown, events);
-    if (options.flows) AddFlows(part, shown, next_flow, events);
-    AddInFlight(part, events);
-    AddVersions(part, events);
-  }
-  std::stable_sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
-    return std::tie(a.moment, a.what) < std::tie(b.moment, b.what);
-  });
+  constexpr size_t kUsualLine = 180;
+  const std::vector<Event> events = chrome::Events(parts, options.flows);
   std::string text;
+  text.reserve(kUsualLine * events.size());
   Put(text, R"({"displayTimeUnit":"ms",)", "\n", R"("pipelag":)", head, ",\n",
       R"("traceEvents":[)");
   for (const Part& part : parts) PutNames(text, part);
@@ -363,24 +198,30 @@ std::string ToText(const std::string& head, const std::vector<Part>& parts,
   return text;
 }
 
+/// A trace that is sorted already, as most are, is not copied: a long one is many megabytes.
+std::shared_ptr<const Trace> Sorted(const Trace& trace) {
+  if (AreSorted(trace)) return {std::shared_ptr<const Trace>(), &trace};
+  auto copy = std::make_shared<Trace>(trace);
+  SortSpans(*copy);
+  return copy;
+}
+
 Part PartOf(const Trace& trace, int64_t first_pid, std::string prefix) {
   CHECK(trace.ranks > 0);
   for (const Span& span : trace.spans) {
     CHECK(span.rank >= 0 && span.rank < trace.ranks && span.end >= span.start);
-    CHECK(OnComputeLane(span.kind) || span.kind == ActionKind::kAllReduce ||
-          (span.peer >= 0 && span.peer < trace.ranks));
+    const bool transfer = IsSend(span.kind) || IsReceive(span.kind);
+    CHECK(!transfer || (span.peer >= 0 && span.peer < trace.ranks));
   }
-  Part part{trace, first_pid, std::move(prefix)};
-  SortSpans(part.trace);
+  Part part{Sorted(trace), first_pid, std::move(prefix), {}};
+  part.shown = chrome::Show(*part.trace);
   return part;
 }
 
 }  // namespace
 
 std::string ToChrome(const Trace& trace, const ChromeOptions& options) {
-  std::vector<Part> parts;
-  parts.push_back(PartOf(trace, 0, ""));
-  return ToText(fmt::format("{{{}}}", HeadOf(trace)), parts, options);
+  return ToText(fmt::format("{{{}}}", HeadOf(trace)), {PartOf(trace, 0, "")}, options);
 }
 
 std::string ToChrome(const std::vector<std::pair<std::string, const Trace*>>& labelled,
