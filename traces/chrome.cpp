@@ -74,11 +74,8 @@ void PutSlice(std::string& text, const Event& event) {
   const Moment end = event.part->shown[event.span].end;
   Put(text, R"(,"ph":"X","dur":)");
   PutMicroseconds(text, Hundredths(end) - Hundredths(event.moment));
-  Put(text, R"(,"tid":)", TidOf(*event.part, span), R"(,"name":")", span.stage, KindName(span.kind),
-      span.microbatch);
-  if (second != nullptr) {
-    Put(text, "+", second->stage, KindName(second->kind), second->microbatch);
-  }
+  Put(text, R"(,"tid":)", TidOf(*event.part, span), R"(,"name":")", SpanName(span));
+  if (second != nullptr) Put(text, "+", SpanName(*second));
   Put(text, R"(","cat":")", KindName(span.kind), R"(","args":{)");
   if (second != nullptr) {
     Put(text, R"("first":{)");

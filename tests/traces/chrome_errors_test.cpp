@@ -8,6 +8,7 @@
 #include "models/error.h"
 #include "tests/traces/sample.h"
 #include "traces/chrome.h"
+#include "traces/metrics.h"
 
 namespace pipelag {
 namespace {
@@ -40,6 +41,19 @@ TEST(ChromeErrors, EveryTruncationIsNoticed) {
   for (size_t length = 0; length + 1 < text.size(); ++length) {
     const std::string complaint = Complaint(text.substr(0, length));
     ASSERT_THAT(complaint, testing::StartsWith("t.json: ")) << "cut at byte " << length;
+  }
+}
+
+TEST(ChromeErrors, NoDamagedByteDoesMoreThanFail) {
+  const std::string text = ToChrome(sample::GPipe(2, 2, 2, 10, 20, 3));
+  sample::Luck luck(7);
+  for (size_t at = 0; at < text.size(); ++at) {
+    std::string damaged = text;
+    damaged[at] = "09-.e\"{}[],:x\xff"[luck.Below(14)];
+    try {
+      ComputeMetrics(ParseChrome(damaged, "t.json"));
+    } catch (const Error&) {
+    }
   }
 }
 

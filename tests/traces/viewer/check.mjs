@@ -5,7 +5,8 @@
 //   node tests/traces/viewer/check.mjs TRACE.json --expect-process "rank 0" --expect-thread compute
 //        --expect-slice 0F0 --expect-slice 0F3+0B1 [--screenshot FILE.png]
 //
-// Every --expect-* may be repeated. CHROMIUM names another browser than /usr/bin/chromium.
+// Every --expect-* may be repeated. CHROMIUM names another browser than /usr/bin/chromium. A thread's
+// first 300 slices, the longest first, are looked at: a small trace does.
 // Exit code 0: all shown; 1: something is missing, or the viewer complained; 2: wrong usage.
 
 import {createServer} from 'node:http';
