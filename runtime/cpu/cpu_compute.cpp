@@ -165,6 +165,7 @@ void CpuCompute::Update(StageState& stage, const ComputeTask& task) {
                         stage.weights[static_cast<size_t>(task.target)],
                         LearningRate(options_.learning_rate, number), number);
   std::fill_n(gradients, layout.size(), 0.0f);
+  if (stage.network.last() && options_.on_step) options_.on_step(number);
 }
 
 void CpuCompute::TakeNorms(const StageState& stage, const ComputeTask& task) {
