@@ -128,9 +128,9 @@ std::vector<Flag> ScheduleFlags() {
        "warm-up forwards of stage s: slope times the stages behind it (default: 1)"},
       {"flush-barrier", "none|global", "whether all ranks wait for each other before every update"},
       {"clip-norm", "NORM",
-       "clip gradients to this global norm: all ranks wait for it before every update (a time "
-       "needs "
-       "needs no value)",
+       "clip gradients to this global norm: all ranks wait for it before every update (a "
+       "simulation "
+       "takes it without a value too)",
        FlagValue::kOptional},
       {"reduction", "TIME", "all-reduce every stage's gradients before its update, in this time"},
       {"update-placement", "early|late",
