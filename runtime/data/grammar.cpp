@@ -1,6 +1,7 @@
 #include "runtime/data/grammar.h"
 
 #include <cmath>
+#include <iterator>
 #include <set>
 #include <string_view>
 #include <utility>

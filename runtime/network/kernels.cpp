@@ -251,6 +251,7 @@ void CrossEntropyBackward(int64_t rows, int64_t cols, const Real* probabilities,
   }
 }
 
+// NOLINTBEGIN(bugprone-macro-parentheses): a type takes none.
 #define PIPELAG_KERNELS(Real)                                                                      \
   template void EmbedForward(const uint8_t*, int64_t, int64_t, int64_t, const Real*, const Real*,  \
                              Real*);                                                               \
@@ -274,5 +275,6 @@ PIPELAG_KERNELS(float)
 PIPELAG_KERNELS(double)
 
 #undef PIPELAG_KERNELS
+// NOLINTEND(bugprone-macro-parentheses)
 
 }  // namespace pipelag

@@ -52,8 +52,9 @@ StageNetwork<Real>::StageNetwork(const NetworkShape& shape, LayerRange range, in
     throw Error(
         fmt::format("tokens are bytes: a vocabulary of {} is more than 256", shape.vocabulary));
   }
-  PlaceWeights();
-  PlaceActivation(range.last - range.first);
+  const int layers = range.last - range.first;
+  PlaceWeights(layers);
+  PlaceActivation(layers);
   const int64_t widest = std::max(4 * cols_, last_ ? vocabulary_ : 0);
   wide_.resize(static_cast<size_t>(rows_ * widest));
   narrow_.resize(static_cast<size_t>(rows_ * cols_));
@@ -62,16 +63,14 @@ StageNetwork<Real>::StageNetwork(const NetworkShape& shape, LayerRange range, in
 }
 
 template <class Real>
-void StageNetwork<Real>::PlaceWeights() {
-  const std::vector<StageTensor>& tensors = layout_.tensors();
-  size_t next = 0;
-  const auto take = [&] { return tensors[next++].offset; };
+void StageNetwork<Real>::PlaceWeights(int layers) {
+  auto next = layout_.tensors().begin();
+  const auto take = [&] { return (next++)->offset; };
   if (first_) {
     token_table_ = take();
     position_table_ = take();
   }
-  const size_t end = tensors.size() - (last_ ? 3 : 0);
-  while (next < end) {
+  for (int layer = 0; layer < layers; ++layer) {
     BlockWeights block{};
     for (int64_t* offset :
          {&block.norm1_gain, &block.norm1_shift, &block.qkv, &block.qkv_bias, &block.projection,
@@ -86,6 +85,7 @@ void StageNetwork<Real>::PlaceWeights() {
     final_shift_ = take();
     head_ = take();
   }
+  CHECK(next == layout_.tensors().end());
 }
 
 template <class Real>

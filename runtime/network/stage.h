@@ -72,7 +72,7 @@ class StageNetwork {
     int64_t output;        ///< the residual stream after the block
   };
 
-  void PlaceWeights();
+  void PlaceWeights(int layers);
   void PlaceActivation(int layers);
 
   void AttentionForward(const Real* qkv, Real* probabilities, Real* attended) const;

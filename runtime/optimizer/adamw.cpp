@@ -37,17 +37,21 @@ void AdamW::ComputeUpdate(int tensor, const float* gradient, const float* /*weig
   const double correction2 = 1 - std::pow(static_cast<double>(beta2_), n);
   const float step = static_cast<float>(static_cast<double>(learning_rate) / correction1);
   const float inverse_root = static_cast<float>(1 / std::sqrt(correction2));
-  const float new1 = 1 - beta1_;
-  const float new2 = 1 - beta2_;
+  // Copies: for all the compiler knows, a store to the moments could change a member.
+  const float old1 = beta1_;
+  const float old2 = beta2_;
+  const float new1 = 1 - old1;
+  const float new2 = 1 - old2;
+  const float epsilon = epsilon_;
   float* first = moments.first.data();
   float* second = moments.second.data();
   for (int64_t i = 0; i < elements; ++i) {
     const float g = gradient[i];
-    const float m = beta1_ * first[i] + new1 * g;
-    const float v = beta2_ * second[i] + new2 * (g * g);
+    const float m = old1 * first[i] + new1 * g;
+    const float v = old2 * second[i] + new2 * (g * g);
     first[i] = m;
     second[i] = v;
-    displacement[i] = step * m / (std::sqrt(v) * inverse_root + epsilon_);
+    displacement[i] = step * m / (std::sqrt(v) * inverse_root + epsilon);
   }
 }
 

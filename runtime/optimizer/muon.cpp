@@ -16,12 +16,6 @@ constexpr float kB = -4.7750f;
 constexpr float kC = 2.0315f;
 constexpr double kNormEpsilon = 1e-7;
 
-void TransposeInto(int64_t rows, int64_t cols, const float* from, float* to) {
-  for (int64_t i = 0; i < rows; ++i) {
-    for (int64_t j = 0; j < cols; ++j) to[j * rows + i] = from[i * cols + j];
-  }
-}
-
 }  // namespace
 
 Muon::Muon(const OptimizerOptions& options, const StageLayout& layout)
@@ -65,39 +59,36 @@ int64_t OrthogonaliseWorkspace(int64_t rows, int64_t cols) {
 
 void Orthogonalise(int64_t rows, int64_t cols, float* matrix, float* workspace) {
   const int64_t shorter = std::min(rows, cols);
-  const int64_t longer = std::max(rows, cols);
   const int64_t elements = rows * cols;
   float* x = workspace;
   float* next = x + elements;
   float* square = next + elements;
   float* polynomial = square + shorter * shorter;
 
-  const bool transposed = rows > cols;
-  if (transposed) {
-    TransposeInto(rows, cols, matrix, x);
-  } else {
-    std::copy(matrix, matrix + elements, x);
-  }
-  const float inverse =
-      static_cast<float>(1 / (std::sqrt(SquaredNorm(elements, x)) + kNormEpsilon));
-  for (int64_t i = 0; i < elements; ++i) x[i] *= inverse;
+  const double norm = std::sqrt(SquaredNorm(elements, matrix));
+  const float inverse = static_cast<float>(1 / (norm + kNormEpsilon));
+  for (int64_t i = 0; i < elements; ++i) x[i] = matrix[i] * inverse;
 
+  const bool wide = rows <= cols;
+  const Transpose left = wide ? Transpose::kNo : Transpose::kYes;
+  const Transpose right = wide ? Transpose::kYes : Transpose::kNo;
   for (int step = 0; step < kSteps; ++step) {
-    Multiply<float>(Transpose::kNo, Transpose::kYes, shorter, shorter, longer, 1, x, longer, x,
-                    longer, 0, square, shorter);
+    Multiply<float>(left, right, shorter, shorter, std::max(rows, cols), 1, x, cols, x, cols, 0,
+                    square, shorter);
     std::copy(square, square + shorter * shorter, polynomial);
     Multiply<float>(Transpose::kNo, Transpose::kNo, shorter, shorter, shorter, kC, square, shorter,
                     square, shorter, kB, polynomial, shorter);
     std::copy(x, x + elements, next);
-    Multiply<float>(Transpose::kNo, Transpose::kNo, shorter, longer, shorter, 1, polynomial,
-                    shorter, x, longer, kA, next, longer);
+    if (wide) {
+      Multiply<float>(Transpose::kNo, Transpose::kNo, rows, cols, rows, 1, polynomial, rows, x,
+                      cols, kA, next, cols);
+    } else {
+      Multiply<float>(Transpose::kNo, Transpose::kNo, rows, cols, cols, 1, x, cols, polynomial,
+                      cols, kA, next, cols);
+    }
     std::swap(x, next);
   }
-  if (transposed) {
-    TransposeInto(shorter, longer, x, matrix);
-  } else {
-    std::copy(x, x + elements, matrix);
-  }
+  std::copy(x, x + elements, matrix);
 }
 
 }  // namespace pipelag

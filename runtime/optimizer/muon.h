@@ -33,8 +33,9 @@ int64_t OrthogonaliseWorkspace(int64_t rows, int64_t cols);
 
 /// In place: brings the singular values of a (rows, cols) matrix near 1 (about 0.5 to 1.5; those
 /// far below the norm need not get there) by five Newton-Schulz steps. With X = matrix /
-/// (‖matrix‖_F + 1e-7), transposed so that rows ≤ cols: A = X Xᵀ; X ← 3.4445 X + (−4.7750 A
-/// + 2.0315 A²) X.
+/// (‖matrix‖_F + 1e-7): A = X Xᵀ; X ← 3.4445 X + (−4.7750 A + 2.0315 A²) X. Where rows > cols, A =
+/// Xᵀ X stands on the right instead: the same as transposing before and after, with products of the
+/// shorter side.
 void Orthogonalise(int64_t rows, int64_t cols, float* matrix, float* workspace);
 
 }  // namespace pipelag

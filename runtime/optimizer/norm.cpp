@@ -35,7 +35,7 @@ std::vector<double> SquaredNorms(const StageLayout& layout, const float* gradien
   return norms;
 }
 
-float ClipFactor(const std::vector<double>& squared_norms, double max_norm) {
+float ClipFactor(std::span<const double> squared_norms, double max_norm) {
   CHECK(max_norm > 0);
   double total = 0;
   for (const double squared : squared_norms) total += squared;

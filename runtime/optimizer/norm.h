@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "runtime/network/layout.h"
@@ -18,7 +19,7 @@ std::vector<double> SquaredNorms(const StageLayout& layout, const float* gradien
 /// The factor that brings the norm of all gradients down to `max_norm` (> 0), 1 if it is not above.
 /// `squared_norms` are those of all tensors in global order, each once; they are added in that
 /// order.
-float ClipFactor(const std::vector<double>& squared_norms, double max_norm);
+float ClipFactor(std::span<const double> squared_norms, double max_norm);
 
 /// gradients *= factor.
 void ScaleGradients(const StageLayout& layout, float factor, float* gradients);

@@ -28,11 +28,11 @@ TEST(SquaredNorm, AddsSquaresInDouble) {
 }
 
 TEST(ClipFactor, LimitsTheGlobalNorm) {
-  EXPECT_EQ(ClipFactor({9, 16}, 5), 1.0f);
-  EXPECT_EQ(ClipFactor({9, 16}, 10), 1.0f);
-  EXPECT_EQ(ClipFactor({9, 16}, 1), 0.2f);
-  EXPECT_EQ(ClipFactor({0, 0}, 1), 1.0f);
-  EXPECT_THROW(ClipFactor({1}, 0), InternalError);
+  EXPECT_EQ(ClipFactor(std::vector<double>{9, 16}, 5), 1.0f);
+  EXPECT_EQ(ClipFactor(std::vector<double>{9, 16}, 10), 1.0f);
+  EXPECT_EQ(ClipFactor(std::vector<double>{9, 16}, 1), 0.2f);
+  EXPECT_EQ(ClipFactor(std::vector<double>{0, 0}, 1), 1.0f);
+  EXPECT_THROW(ClipFactor(std::vector<double>{1}, 0), InternalError);
 }
 
 TEST(ClipFactor, IsTheSameForEveryPartition) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <thread>
 
 #include "models/error.h"
 #include "models/random.h"
@@ -141,6 +142,29 @@ TEST(StageNetwork, LossAndGradientsDoNotDependOnThePartition) {
     EXPECT_EQ(run(stages, &loss), whole) << stages << " stages";
     EXPECT_EQ(loss, whole_loss) << stages << " stages";
   }
+}
+
+TEST(StageNetwork, ResultsDoNotDependOnTheThread) {
+  const NetworkShape shape = {
+      .layers = 2, .hidden = 64, .heads = 2, .sequence = 64, .vocabulary = 256};
+  const auto tokens = RandomTokens(shape, 4, 21);
+  const auto targets = RandomTokens(shape, 4, 22);
+  std::vector<std::vector<float>> gradients(3);
+  const auto run = [&](size_t slot) {
+    StageChain<float> chain(shape, 1, 4);
+    for (int i = 0; i < 3; ++i) {
+      chain.Forward(tokens.data(), targets.data());
+      chain.Backward(tokens.data(), targets.data(), 0.01f);
+    }
+    gradients[slot] = chain.gradients[0];
+  };
+  run(0);
+  std::thread first([&] { run(1); });
+  std::thread second([&] { run(2); });
+  first.join();
+  second.join();
+  EXPECT_EQ(gradients[1], gradients[0]);
+  EXPECT_EQ(gradients[2], gradients[0]);
 }
 
 TEST(StageNetwork, GradientsOfMicrobatchesAddUpToThoseOfTheBatch) {

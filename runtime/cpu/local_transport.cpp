@@ -1,0 +1,215 @@
+#include "runtime/cpu/local_transport.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+
+namespace pipelag {
+namespace {
+
+/// A mutex and the news that it guards.
+struct Bell {
+  std::mutex mutex;
+  std::condition_variable rung;
+};
+
+class LocalEvent : public Event {
+ public:
+  LocalEvent(const RunControl& control, Bell& bell, std::string waiting)
+      : control_(control), bell_(bell), waiting_(std::move(waiting)) {}
+
+  bool Happened() const override { return happened_.load(std::memory_order_acquire); }
+
+  void Wait() const override {
+    if (Happened()) return;
+    std::unique_lock lock(bell_.mutex);
+    control_.Wait(lock, bell_.rung, [&] { return Happened(); }, [&] { return waiting_; });
+  }
+
+  Interval When() const override {
+    CHECK(Happened());
+    return when_;
+  }
+
+  /// With the bell's mutex held.
+  void Happen(Interval when) {
+    when_ = when;
+    happened_.store(true, std::memory_order_release);
+  }
+
+ private:
+  const RunControl& control_;
+  Bell& bell_;
+  std::string waiting_;
+  Interval when_;
+  std::atomic<bool> happened_{false};
+};
+
+struct PostedHalf {
+  std::byte* buffer = nullptr;
+  size_t bytes = 0;
+  std::shared_ptr<LocalEvent> event;
+};
+
+struct Channel {
+  Bell bell;
+  std::deque<PostedHalf> sends;
+  std::deque<PostedHalf> receives;
+  int64_t sends_posted = 0;
+  int64_t receives_posted = 0;
+};
+
+struct Contribution {
+  int rank = 0;
+  std::span<double> values;
+  std::shared_ptr<LocalEvent> event;
+};
+
+/// Collectives of one group, in order. Members may be one apart: the next round's come into the next
+/// entry.
+struct Round {
+  std::vector<Contribution> contributions;
+};
+struct Meeting {
+  Bell bell;
+  size_t members = 0;
+  std::deque<Round> rounds;
+  std::vector<int64_t> posted;  // by rank
+  int64_t completed = 0;
+};
+
+}  // namespace
+
+struct LocalHub::State {
+  const Program& program;
+  const RunControl& control;
+  std::vector<Channel> channels;
+  std::vector<Meeting> meetings;
+
+  State(const Program& p, const RunControl& c)
+      : program(p),
+        control(c),
+        channels(p.lanes().size()),
+        meetings(p.schedule().groups.size()) {
+    for (size_t g = 0; g < meetings.size(); ++g) {
+      std::vector<int> ranks;
+      for (const int stage : p.schedule().groups[g].stages) {
+        ranks.push_back(p.schedule().placement[static_cast<size_t>(stage)]);
+      }
+      std::sort(ranks.begin(), ranks.end());
+      meetings[g].members =
+          static_cast<size_t>(std::unique(ranks.begin(), ranks.end()) - ranks.begin());
+      meetings[g].posted.resize(static_cast<size_t>(p.schedule().ranks));
+    }
+  }
+};
+
+namespace {
+
+class LocalEnd : public Transport {
+ public:
+  LocalEnd(LocalHub::State& state, int rank) : state_(state), rank_(rank) {}
+
+  EventPtr Post(const Transfer& transfer, std::span<const EventPtr> after) override {
+    for (const EventPtr& event : after) event->Wait();
+    Channel& channel = state_.channels[static_cast<size_t>(transfer.lane)];
+    const Lane& lane = state_.program.lanes()[static_cast<size_t>(transfer.lane)];
+    int64_t& posted = transfer.send ? channel.sends_posted : channel.receives_posted;
+    PostedHalf half{transfer.buffer, transfer.bytes,
+                    std::make_shared<LocalEvent>(
+                        state_.control, channel.bell,
+                        fmt::format("rank {} waits for rank {} to {} {} number {}", rank_,
+                                    transfer.send ? lane.receiver : lane.sender,
+                                    transfer.send ? "take" : "send", KindName(lane.payload),
+                                    posted))};
+    const EventPtr result = half.event;
+    PostedHalf other;
+    {
+      const std::lock_guard lock(channel.bell.mutex);
+      ++posted;
+      auto& mine = transfer.send ? channel.sends : channel.receives;
+      auto& theirs = transfer.send ? channel.receives : channel.sends;
+      if (theirs.empty()) {
+        mine.push_back(std::move(half));
+        return result;
+      }
+      other = std::move(theirs.front());
+      theirs.pop_front();
+    }
+    CHECK(half.bytes == other.bytes);
+    const Nanoseconds start = state_.control.Now();
+    std::memcpy(transfer.send ? other.buffer : half.buffer,
+                transfer.send ? half.buffer : other.buffer, half.bytes);
+    const Interval when{start, state_.control.Now()};
+    {
+      const std::lock_guard lock(channel.bell.mutex);
+      half.event->Happen(when);
+      other.event->Happen(when);
+    }
+    channel.bell.rung.notify_all();
+    return result;
+  }
+
+  EventPtr PostAllReduce(int group, std::span<double> values,
+                         std::span<const EventPtr> after) override {
+    for (const EventPtr& event : after) event->Wait();
+    Meeting& meeting = state_.meetings[static_cast<size_t>(group)];
+    auto event = std::make_shared<LocalEvent>(
+        state_.control, meeting.bell,
+        fmt::format("rank {} waits for the other ranks of group {}", rank_, group));
+    const Nanoseconds start = state_.control.Now();
+    {
+      const std::lock_guard lock(meeting.bell.mutex);
+      const int64_t number = meeting.posted[static_cast<size_t>(rank_)]++;
+      const auto index = static_cast<size_t>(number - meeting.completed);
+      if (meeting.rounds.size() <= index) meeting.rounds.resize(index + 1);
+      Round& round = meeting.rounds[index];
+      round.contributions.push_back({rank_, values, event});
+      if (round.contributions.size() < meeting.members) return event;
+      // The last member to come completes the round, in rank order; rounds complete in order since
+      // every member's earlier round came before.
+      Sum(round);
+      const Interval when{start, state_.control.Now()};
+      for (const Contribution& one : round.contributions) one.event->Happen(when);
+      meeting.rounds.pop_front();
+      ++meeting.completed;
+    }
+    meeting.bell.rung.notify_all();
+    return event;
+  }
+
+ private:
+  static void Sum(Round& round) {
+    std::sort(round.contributions.begin(), round.contributions.end(),
+              [](const Contribution& a, const Contribution& b) { return a.rank < b.rank; });
+    std::vector<double> sum(round.contributions.front().values.size(), 0.0);
+    for (const Contribution& one : round.contributions) {
+      CHECK(one.values.size() == sum.size());
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] += one.values[i];
+    }
+    for (const Contribution& one : round.contributions) {
+      std::copy(sum.begin(), sum.end(), one.values.begin());
+    }
+  }
+
+  LocalHub::State& state_;
+  int rank_;
+};
+
+}  // namespace
+
+LocalHub::LocalHub(const Program& program, const RunControl& control)
+    : state_(std::make_unique<State>(program, control)) {}
+
+LocalHub::~LocalHub() = default;
+
+std::unique_ptr<Transport> LocalHub::End(int rank) {
+  return std::make_unique<LocalEnd>(*state_, rank);
+}
+
+}  // namespace pipelag

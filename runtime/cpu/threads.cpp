@@ -1,0 +1,79 @@
+#include "runtime/cpu/threads.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "models/schedule/slots.h"
+#include "runtime/cpu/cpu_compute.h"
+#include "runtime/cpu/local_transport.h"
+#include "runtime/executor.h"
+#include "runtime/network/digest.h"
+
+namespace pipelag {
+
+TrainingResult TrainOnThreads(const Program& program, const TrainingOptions& options,
+                              const Corpus& corpus, const Interposer& interpose) {
+  const Schedule& schedule = program.schedule();
+  if (static_cast<int>(options.split.size()) != schedule.stages) {
+    throw Error(fmt::format("the network is split into {} stages, but the schedule has {}",
+                            options.split.size(), schedule.stages));
+  }
+  const bool has_norm = std::any_of(
+      schedule.groups.begin(), schedule.groups.end(), [](const CollectiveGroup& group) {
+        return group.purpose == CollectiveGroup::Purpose::kNorm;
+      });
+  if (options.clip_norm.has_value() != has_norm) {
+    throw Error("clipping by the global norm and a schedule that waits for the norm go together");
+  }
+  RunControl control(options.deadline);
+  LocalHub hub(program, control);
+  const std::vector<int> slots = NeverDelayingSlots(program);
+  std::vector<RankPlan> plans;
+  std::vector<std::unique_ptr<CpuCompute>> computes;
+  std::vector<std::unique_ptr<Transport>> transports;
+  std::vector<RankBackend> backends;
+  for (int rank = 0; rank < schedule.ranks; ++rank) {
+    plans.push_back(PlanRank(program, rank, slots));
+    computes.push_back(std::make_unique<CpuCompute>(plans.back(), options, schedule.microbatches,
+                                                    corpus, control));
+    transports.push_back(hub.End(rank));
+    const RankBackend inner{computes.back().get(), transports.back().get()};
+    backends.push_back(interpose ? interpose(rank, inner, control) : inner);
+  }
+
+  WorkerOptions worker;
+  worker.message_bytes = static_cast<size_t>(options.microbatch_size) *
+                         static_cast<size_t>(options.shape.sequence) *
+                         static_cast<size_t>(options.shape.hidden) * sizeof(float);
+  worker.norm_values = TensorCount(options.shape);
+  std::vector<double> losses(static_cast<size_t>(program.total_microbatches()));
+  std::vector<WorkerResult> results =
+      RunOnThreads(program, plans, worker, backends, control, losses);
+
+  TrainingResult training;
+  training.trace = CollectTrace(program, results);
+  training.trace.tokens_per_step = TokensPerStep(options, schedule.microbatches);
+  const auto stages = static_cast<size_t>(schedule.stages);
+  std::vector<StageWeights> weights(stages);
+  std::vector<const float*> pointers(stages);
+  training.peak_activations.resize(stages);
+  training.peak_versions.resize(stages);
+  for (size_t rank = 0; rank < plans.size(); ++rank) {
+    for (size_t i = 0; i < plans[rank].stages.size(); ++i) {
+      const auto s = static_cast<size_t>(plans[rank].stages[i].stage);
+      pointers[s] = computes[rank]->Weights(i, results[rank].newest_weights[i]);
+      weights[s] = {&computes[rank]->layout(i), pointers[s]};
+      training.peak_activations[s] = results[rank].peak_activations[i];
+      training.peak_versions[s] = results[rank].peak_versions[i];
+    }
+  }
+  training.step_losses = StepLosses(options, schedule.microbatches, losses);
+  training.weights_sha256 = WeightsSha256(weights);
+  training.validation_tokens =
+      TokensPerStep(options, 1) * options.validation_microbatches;
+  training.validation_loss = ValidationLoss(options, corpus, pointers);
+  return training;
+}
+
+}  // namespace pipelag

@@ -1,0 +1,27 @@
+// Runs the ranks of a program, one thread each, over any backend; the first error ends them all.
+#pragma once
+
+#include <vector>
+
+#include "runtime/run_control.h"
+#include "runtime/worker.h"
+
+namespace pipelag {
+
+/// One rank's halves of a backend; borrowed.
+struct RankBackend {
+  Compute* compute = nullptr;
+  Transport* transport = nullptr;
+};
+
+/// Results by rank. If a rank throws, every other rank's waits end, all threads are joined and the
+/// first error is rethrown.
+std::vector<WorkerResult> RunOnThreads(const Program& program, const std::vector<RankPlan>& plans,
+                                       const WorkerOptions& options,
+                                       const std::vector<RankBackend>& backends,
+                                       RunControl& control, std::vector<double>& losses);
+
+/// The trace of a finished run: all spans, time zero at the earliest start.
+Trace CollectTrace(const Program& program, std::vector<WorkerResult>& results);
+
+}  // namespace pipelag

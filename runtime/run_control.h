@@ -1,0 +1,71 @@
+// What the threads of one run share: its clock, its first error, and waits that end when either the
+// thing waited for comes, the run is stopped, or the deadline passes.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <string>
+
+#include "models/error.h"
+#include "models/units.h"
+
+namespace pipelag {
+
+/// Thrown out of waits of a run that another rank has stopped. Carries no message: the first error
+/// does.
+class RunStopped : public std::exception {
+ public:
+  const char* what() const noexcept override { return "the run was stopped"; }
+};
+
+class RunControl {
+ public:
+  /// `deadline`: the longest that one wait may take.
+  explicit RunControl(Nanoseconds deadline)
+      : start_(std::chrono::steady_clock::now()), deadline_(deadline) {}
+  RunControl(const RunControl&) = delete;
+  RunControl& operator=(const RunControl&) = delete;
+
+  /// Since the run's start.
+  Nanoseconds Now() const {
+    return std::chrono::duration_cast<Nanoseconds>(std::chrono::steady_clock::now() - start_);
+  }
+
+  /// Stops every wait. The first error is kept; RunStopped is not an error.
+  void Stop(std::exception_ptr error) noexcept;
+  bool stopped() const { return stopped_.load(std::memory_order_acquire); }
+  /// Throws RunStopped if the run is stopped.
+  void CheckRunning() const;
+  /// Rethrows the first error, if there was one.
+  void RethrowError() const;
+
+  /// Waits, with `lock` held on entry and return, until `ready()`. Throws RunStopped, or after the
+  /// deadline Error with `who()`, a sentence such as "rank 1 waits for …".
+  template <class Ready, class Who>
+  void Wait(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, Ready ready,
+            Who who) const {
+    const auto end = std::chrono::steady_clock::now() + deadline_;
+    while (!ready()) {
+      CheckRunning();
+      if (std::chrono::steady_clock::now() >= end) throw Error(TooLate(who()));
+      // A stop does not know whom to notify, so everyone looks up now and then.
+      changed.wait_for(lock, kLookUp);
+    }
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds kLookUp{20};
+
+  std::string TooLate(const std::string& who) const;
+
+  std::chrono::steady_clock::time_point start_;
+  Nanoseconds deadline_;
+  std::atomic<bool> stopped_{false};
+  mutable std::mutex mutex_;
+  std::exception_ptr error_;
+};
+
+}  // namespace pipelag

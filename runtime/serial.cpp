@@ -1,0 +1,273 @@
+#include "runtime/serial.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+
+#include "runtime/data/sampler.h"
+#include "runtime/network/digest.h"
+#include "runtime/network/gemm.h"
+#include "runtime/network/stage.h"
+#include "runtime/optimizer/norm.h"
+#include "runtime/run_control.h"
+
+namespace pipelag {
+namespace {
+
+class SerialRun {
+ public:
+  SerialRun(const SerialPlan& plan, const TrainingOptions& options, const Corpus& corpus)
+      : plan_(plan), options_(options), corpus_(corpus), control_(options.deadline) {
+    UseOneThread();
+    tokens_.resize(static_cast<size_t>(plan.microbatches) * TokensPerMicrobatch());
+    targets_.resize(tokens_.size());
+    losses_.resize(static_cast<size_t>(plan.microbatches));
+    const auto boundary = static_cast<size_t>(options.shape.hidden) * TokensPerMicrobatch();
+    inputs_.assign(static_cast<size_t>(plan.microbatches), std::vector<float>(boundary));
+    outputs_ = inputs_;
+    for (size_t s = 0; s < plan.stages.size(); ++s) {
+      stages_.push_back(std::make_unique<Stage>(options, options.split[s]));
+      Stage& stage = *stages_.back();
+      stage.activations.assign(
+          static_cast<size_t>(plan.microbatches),
+          std::vector<float>(static_cast<size_t>(stage.network.activation_elements())));
+      const SerialStage& planned = plan.stages[s];
+      int most = 0;
+      for (const int delay : planned.forward_delay) most = std::max(most, delay);
+      for (const int delay : planned.backward_delay) most = std::max(most, delay);
+      const auto size = static_cast<size_t>(stage.network.layout().size());
+      stage.weights.assign(static_cast<size_t>(most) + 1, std::vector<float>(size));
+      stage.gradients.assign(size, 0.0f);
+      InitialiseWeights(stage.network.layout(), options.shape, options.seed,
+                        stage.weights[0].data());
+    }
+  }
+
+  TrainingResult Run() {
+    TrainingResult result;
+    result.trace.schedule = plan_.name;
+    result.trace.ranks = 1;
+    result.trace.stages = static_cast<int>(stages_.size());
+    result.trace.microbatches = plan_.microbatches;
+    result.trace.steps = plan_.steps;
+    result.trace.stage_rank.assign(stages_.size(), 0);
+    result.trace.tokens_per_step = TokensPerStep(options_, plan_.microbatches);
+    for (int64_t step = 0; step < plan_.steps; ++step) {
+      Forward(step);
+      const double sum = std::accumulate(losses_.begin(), losses_.end(), 0.0);
+      result.step_losses.push_back(sum / static_cast<double>(result.trace.tokens_per_step));
+      Backward(step);
+      Update(step);
+    }
+    result.trace.spans = std::move(spans_);
+    const Nanoseconds first = result.trace.spans.front().start;
+    for (Span& span : result.trace.spans) {
+      span.start -= first;
+      span.end -= first;
+    }
+    SortSpans(result.trace);
+    std::vector<StageWeights> weights;
+    std::vector<const float*> pointers;
+    for (const auto& stage : stages_) {
+      pointers.push_back(stage->Version(plan_.steps));
+      weights.push_back({&stage->network.layout(), pointers.back()});
+    }
+    result.weights_sha256 = WeightsSha256(weights);
+    result.validation_tokens = TokensPerStep(options_, 1) * options_.validation_microbatches;
+    result.validation_loss = ValidationLoss(options_, corpus_, pointers);
+    result.peak_activations.assign(stages_.size(), plan_.microbatches);
+    for (const auto& stage : stages_) {
+      result.peak_versions.push_back(static_cast<int>(stage->weights.size()));
+    }
+    return result;
+  }
+
+ private:
+  struct Stage {
+    Stage(const TrainingOptions& options, LayerRange range)
+        : network(options.shape, range, options.microbatch_size),
+          optimizer(MakeOptimizer(options.optimizer, network.layout())) {}
+
+    float* Version(int64_t version) {
+      return weights[static_cast<size_t>(version) % weights.size()].data();
+    }
+
+    StageNetwork<float> network;
+    std::unique_ptr<Optimizer> optimizer;
+    std::vector<std::vector<float>> activations;  // by micro-batch of the step
+    std::vector<std::vector<float>> weights;      // ring over versions
+    std::vector<float> gradients;
+  };
+
+  size_t TokensPerMicrobatch() const {
+    return static_cast<size_t>(options_.microbatch_size) *
+           static_cast<size_t>(options_.shape.sequence);
+  }
+  static int64_t VersionOf(int64_t step, int delay) { return std::max<int64_t>(0, step - delay); }
+
+  void Record(ActionKind kind, size_t stage, int64_t microbatch, Nanoseconds start,
+              int64_t version) {
+    spans_.push_back({.kind = kind,
+                      .stage = static_cast<int>(stage),
+                      .microbatch = microbatch,
+                      .start = start,
+                      .end = control_.Now(),
+                      .weight_version = version});
+  }
+
+  void Forward(int64_t step) {
+    for (int i = 0; i < plan_.microbatches; ++i) {
+      const auto k = static_cast<size_t>(i);
+      const int64_t microbatch = step * plan_.microbatches + i;
+      uint8_t* tokens = tokens_.data() + k * TokensPerMicrobatch();
+      uint8_t* targets = targets_.data() + k * TokensPerMicrobatch();
+      FillMicrobatch(corpus_, options_.seed, microbatch, options_.microbatch_size,
+                     options_.shape.sequence, tokens, targets);
+      for (size_t s = 0; s < stages_.size(); ++s) {
+        Stage& stage = *stages_[s];
+        const int64_t version = VersionOf(step, plan_.stages[s].forward_delay[k]);
+        const Nanoseconds start = control_.Now();
+        losses_[k] = stage.network.Forward(stage.Version(version), tokens, inputs_[k].data(),
+                                           targets, stage.activations[k].data(),
+                                           outputs_[k].data());
+        inputs_[k].swap(outputs_[k]);
+        Record(ActionKind::kForward, s, microbatch, start, version);
+      }
+    }
+  }
+
+  /// Stage by stage, since stages may add up in different orders. inputs_[k] holds the gradient of the
+  /// output of the stage at hand.
+  void Backward(int64_t step) {
+    const auto scale = static_cast<float>(
+        1.0 / static_cast<double>(TokensPerStep(options_, plan_.microbatches)));
+    for (size_t s = stages_.size(); s-- > 0;) {
+      Stage& stage = *stages_[s];
+      for (const int i : plan_.stages[s].backward_order) {
+        const auto k = static_cast<size_t>(i);
+        const int64_t version = VersionOf(step, plan_.stages[s].backward_delay[k]);
+        const Nanoseconds start = control_.Now();
+        stage.network.Backward(stage.Version(version), stage.activations[k].data(),
+                               tokens_.data() + k * TokensPerMicrobatch(),
+                               targets_.data() + k * TokensPerMicrobatch(), inputs_[k].data(),
+                               scale, outputs_[k].data(), stage.gradients.data());
+        inputs_[k].swap(outputs_[k]);
+        Record(ActionKind::kBackward, s, step * plan_.microbatches + i, start, version);
+      }
+    }
+  }
+
+  void Update(int64_t step) {
+    float factor = 1;
+    if (options_.clip_norm) {
+      std::vector<double> norms;
+      for (const auto& stage : stages_) {
+        const auto own = SquaredNorms(stage->network.layout(), stage->gradients.data());
+        norms.insert(norms.end(), own.begin(), own.end());
+      }
+      factor = ClipFactor(norms, *options_.clip_norm);
+    }
+    for (size_t s = 0; s < stages_.size(); ++s) {
+      Stage& stage = *stages_[s];
+      const Nanoseconds start = control_.Now();
+      if (options_.clip_norm) {
+        ScaleGradients(stage.network.layout(), factor, stage.gradients.data());
+      }
+      stage.optimizer->Step(stage.gradients.data(), stage.Version(step), stage.Version(step + 1),
+                            LearningRate(options_.learning_rate, step + 1), step + 1);
+      std::fill(stage.gradients.begin(), stage.gradients.end(), 0.0f);
+      Record(ActionKind::kUpdate, s, step, start, step + 1);
+    }
+    if (options_.on_step) options_.on_step(step + 1);
+  }
+
+  const SerialPlan& plan_;
+  const TrainingOptions& options_;
+  const Corpus& corpus_;
+  RunControl control_;
+  std::vector<std::unique_ptr<Stage>> stages_;
+  std::vector<uint8_t> tokens_;   // of the step
+  std::vector<uint8_t> targets_;
+  std::vector<double> losses_;
+  std::vector<std::vector<float>> inputs_;   // by micro-batch: what the next stage consumes
+  std::vector<std::vector<float>> outputs_;
+  std::vector<Span> spans_;
+};
+
+}  // namespace
+
+SerialPlan PlanOf(const Program& program) {
+  const Schedule& schedule = program.schedule();
+  if (schedule.streams > 1) {
+    throw Error(fmt::format("the serial reference follows one direction; {} has {}", schedule.name,
+                            schedule.streams));
+  }
+  SerialPlan plan{schedule.name, schedule.microbatches, program.steps(), {}};
+  const auto m = static_cast<size_t>(schedule.microbatches);
+  plan.stages.resize(static_cast<size_t>(schedule.stages),
+                     {std::vector<int>(m), std::vector<int>(m), {}});
+  for (const auto& body : schedule.body) {
+    for (size_t i = 0; i < body.size(); ++i) {
+      const Action& action = body[i];
+      if (!HasMicrobatch(action.kind)) continue;
+      SerialStage& stage = plan.stages[action.stage];
+      const auto k = static_cast<size_t>(FloorMod(action.microbatch, schedule.microbatches));
+      if (IsForward(action.kind)) {
+        stage.forward_delay[k] = program.ReadDelay(action.stage, static_cast<int>(i));
+      }
+      if (YieldsInputGradient(action.kind)) {
+        stage.backward_delay[k] = program.ReadDelay(action.stage, static_cast<int>(i));
+      }
+    }
+  }
+  // The order of one step's gradients within each stage's lane: by repetition, then by position.
+  for (const auto& body : schedule.body) {
+    std::vector<std::vector<std::pair<int64_t, int>>> keyed(plan.stages.size());
+    for (const Action& action : body) {
+      if (!HasMicrobatch(action.kind) || !YieldsWeightGradient(action.kind)) continue;
+      keyed[action.stage].emplace_back(
+          -FloorDiv(action.microbatch, schedule.microbatches),
+          static_cast<int>(FloorMod(action.microbatch, schedule.microbatches)));
+    }
+    for (size_t s = 0; s < keyed.size(); ++s) {
+      std::stable_sort(keyed[s].begin(), keyed[s].end(),
+                       [](const auto& a, const auto& b) { return a.first < b.first; });
+      for (const auto& [block, microbatch] : keyed[s]) {
+        plan.stages[s].backward_order.push_back(microbatch);
+      }
+    }
+  }
+  return plan;
+}
+
+SerialPlan PlanOfDelays(const std::vector<int>& delays, int stages, int microbatches,
+                        int64_t steps) {
+  if (delays.size() != 1 && delays.size() != static_cast<size_t>(stages)) {
+    throw Error(fmt::format("--delay names {} delays, but there are {} stages", delays.size(),
+                            stages));
+  }
+  SerialPlan plan{"serial", microbatches, steps, {}};
+  const auto m = static_cast<size_t>(microbatches);
+  for (int s = 0; s < stages; ++s) {
+    const int delay = delays.size() == 1 ? delays[0] : delays[static_cast<size_t>(s)];
+    if (delay < 0) throw Error(fmt::format("--delay {} is negative", delay));
+    SerialStage stage{std::vector<int>(m, delay), std::vector<int>(m, delay),
+                      std::vector<int>(m)};
+    std::iota(stage.backward_order.begin(), stage.backward_order.end(), 0);
+    plan.stages.push_back(std::move(stage));
+  }
+  return plan;
+}
+
+TrainingResult TrainSerially(const SerialPlan& plan, const TrainingOptions& options,
+                             const Corpus& corpus) {
+  if (options.split.size() != plan.stages.size()) {
+    throw Error(fmt::format("the network is split into {} stages, but the plan has {}",
+                            options.split.size(), plan.stages.size()));
+  }
+  return SerialRun(plan, options, corpus).Run();
+}
+
+}  // namespace pipelag

@@ -1,0 +1,52 @@
+// Which buffer holds which weight version of one stage, and when a buffer is free again: by counting
+// readers, so that the number of buffers in use is the program's own. Knows no time.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "models/schedule/program.h"
+
+namespace pipelag {
+
+class VersionTable {
+ public:
+  /// Of one placed stage of a run.
+  VersionTable(const Program& program, int stage);
+
+  /// Buffer of a live version; a broken promise (CHECK) for one that is not.
+  int BufferOf(int64_t version) const;
+  /// One of the version's readers (F, B or I) has been started.
+  void Read(int64_t version);
+
+  struct Target {
+    int source = 0;  ///< buffer of the newest version
+    int target = 0;  ///< where the next one goes: the same buffer if the newest has no later reader
+  };
+  /// The next update: makes the newest version plus one.
+  Target Advance();
+
+  int newest_buffer() const { return BufferOf(newest_); }
+  int peak() const { return peak_; }
+
+ private:
+  struct Live {
+    int64_t version = 0;
+    int buffer = 0;
+    int64_t readers = 0;  // yet to come
+  };
+
+  int64_t ReadersOf(int64_t version) const;
+  void DropDead();
+
+  bool in_place_;       // every reader reads the newest version: one buffer does
+  int64_t delay_ = 0;   // version of batch t is max(0, t − delay)
+  int64_t readers_per_batch_ = 0;
+  int64_t steps_ = 0;
+  int64_t newest_ = 0;
+  std::vector<Live> live_;  // ascending version
+  std::vector<int> free_;
+  int peak_ = 1;
+};
+
+}  // namespace pipelag

@@ -1,0 +1,110 @@
+// Walks the lanes of one rank: starts its actions in order, posts receives early and sends at once,
+// hands out slots, versions and accumulators. Does not know its backend, nor any schedule by name.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <vector>
+
+#include "models/schedule/program.h"
+#include "runtime/compute.h"
+#include "runtime/transport.h"
+#include "runtime/versions.h"
+#include "traces/trace.h"
+
+namespace pipelag {
+
+struct WorkerOptions {
+  size_t message_bytes = 0;
+  int norm_values = 0;    ///< tensors of the whole network: length of the vector that a norm's AR sums
+  size_t run_ahead = 64;  ///< actions issued before the oldest must have happened
+};
+
+/// What a rank's run came to, besides its weights. Per stage of the plan, in its order.
+struct WorkerResult {
+  std::vector<Span> spans;            ///< in no particular order
+  std::vector<int> peak_activations;  ///< slots in use at once
+  std::vector<int> peak_versions;     ///< weight buffers in use at once
+  std::vector<int> newest_weights;    ///< buffer of the last version
+};
+
+/// Buffers that the program says the rank needs, with `slots` receive slots per lane
+/// (NeverDelayingSlots). Throws Error for a schedule that the runtime cannot run, saying why.
+RankPlan PlanRank(const Program& program, int rank, const std::vector<int>& slots);
+
+class Worker {
+ public:
+  /// `losses`: Σ token losses per micro-batch of the run, written by the ranks with a last stage.
+  Worker(const Program& program, const RankPlan& plan, const WorkerOptions& options,
+         Compute& compute, Transport& transport, std::vector<double>& losses);
+
+  /// Runs to the end. Throws whatever stopped it.
+  WorkerResult Run();
+
+ private:
+  struct Message {
+    EventPtr arrived;
+    int lane = -1;
+    int buffer = -1;
+  };
+  /// Receives are posted for the messages of the sender in its order, one per free buffer.
+  struct IncomingLane {
+    int lane = 0;
+    LaneWalk sender;
+  };
+  struct OutgoingLane {
+    std::vector<EventPtr> sent;  // per buffer: its last send
+    size_t next = 0;
+  };
+  struct StageState {
+    int stage = 0;
+    VersionTable versions;
+    int gradient_buffers = 1;
+    std::vector<int> free_activations;
+    std::map<int64_t, int> activation_of = {};  // by micro-batch
+    int peak_activations = 0;
+  };
+  /// A collective under way: the values it sums and the event after which they are there.
+  struct Reduction {
+    std::vector<double> values;
+    EventPtr done;
+  };
+  struct Issued {
+    Span span;
+    EventPtr event;
+    std::vector<EventPtr> data = {};  // messages and collectives it was started after
+    std::vector<std::shared_ptr<Reduction>> used = {};  // kept until it has happened
+  };
+
+  StageState& StateOf(int stage);
+  IncomingLane& IncomingOf(int lane);
+  void PostReceive(IncomingLane& lane, int buffer, std::vector<EventPtr> after);
+  void DoStage(const RunAction& action);
+  void DoUpdate(const RunAction& action);
+  void DoReduction(const RunAction& action);
+  Issued& Record(const RunAction& action, const EventPtr& event, std::vector<EventPtr> data);
+  void RecordTransfer(ActionKind kind, const RunAction& action, int peer, const EventPtr& event);
+  void SettleActions(size_t keep);
+  void SettleTransfers(bool all);
+
+  const Program& program_;
+  const Schedule& schedule_;
+  RankPlan plan_;
+  WorkerOptions options_;
+  Compute& compute_;
+  Transport& transport_;
+  std::vector<double>& losses_;
+  std::vector<IncomingLane> incoming_;
+  std::map<int, OutgoingLane> outgoing_;                    // by lane
+  std::map<std::pair<int, int64_t>, Message> posted_forward_;   // by consuming stage and micro-batch
+  std::map<std::pair<int, int64_t>, Message> posted_backward_;
+  std::vector<StageState> stages_;
+  std::map<std::pair<int, int64_t>, std::shared_ptr<Reduction>> reductions_;  // by group and step
+  std::deque<Issued> actions_;
+  std::deque<Issued> transfers_;
+  Nanoseconds lane_free_{0};
+  WorkerResult result_;
+};
+
+}  // namespace pipelag

@@ -1,0 +1,170 @@
+// The worker over devices that are late and over backends that fail.
+#include "runtime/executor.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "models/schedule/generators.h"
+#include "runtime/cpu/threads.h"
+#include "runtime/data/grammar.h"
+#include "runtime/serial.h"
+#include "tests/runtime/fake_device.h"
+
+namespace pipelag {
+namespace {
+
+const Corpus& TestCorpus() {
+  static const Corpus corpus = GrammarCorpus(5, 8, 4000);
+  return corpus;
+}
+
+TrainingOptions Options(int stages) {
+  TrainingOptions options;
+  options.shape = {.layers = 4, .hidden = 16, .heads = 2, .sequence = 8, .vocabulary = 256};
+  options.split = SplitLayers(4, stages);
+  options.microbatch_size = 2;
+  options.optimizer.name = "adamw";
+  options.learning_rate = {.peak = 0.01f, .warmup_updates = 1, .total_updates = 6};
+  options.validation_microbatches = 1;
+  options.deadline = std::chrono::seconds(30);
+  return options;
+}
+
+Program Lower(const std::string& schedule, int ranks, int m, bool norm = false) {
+  return Program(Generate(schedule, {.ranks = ranks, .microbatches = m, .norm = norm}), 6);
+}
+
+TEST(LateDevice, ChangesNoBit) {
+  for (const char* schedule : {"gpipe", "1f1b", "pipedream", "2bw"}) {
+    for (const auto& [ranks, m] : {std::pair(1, 2), {2, 3}, {3, 4}, {4, 3}}) {
+      const Program program = Lower(schedule, ranks, m);
+      std::vector<std::unique_ptr<FakeDevice>> devices;
+      const TrainingResult late = TrainOnThreads(
+          program, Options(ranks), TestCorpus(),
+          [&](int rank, RankBackend inner, RunControl& control) {
+            devices.push_back(std::make_unique<FakeDevice>(inner, control,
+                                                           1000 * static_cast<uint64_t>(rank)));
+            return RankBackend{devices.back().get(), devices.back().get()};
+          });
+      const TrainingResult serial =
+          TrainSerially(PlanOf(program), Options(ranks), TestCorpus());
+      EXPECT_EQ(late.weights_sha256, serial.weights_sha256) << schedule << ranks;
+      for (int s = 0; s < ranks; ++s) {
+        EXPECT_EQ(late.peak_activations[static_cast<size_t>(s)], program.PeakInFlight(s));
+      }
+    }
+  }
+}
+
+TEST(LateDevice, ChangesNoBitWithClipping) {
+  const Program program = Lower("1f1b", 3, 4, true);
+  TrainingOptions options = Options(3);
+  options.clip_norm = 0.5;
+  std::vector<std::unique_ptr<FakeDevice>> devices;
+  const TrainingResult late = TrainOnThreads(
+      program, options, TestCorpus(), [&](int rank, RankBackend inner, RunControl& control) {
+        devices.push_back(
+            std::make_unique<FakeDevice>(inner, control, 77 * static_cast<uint64_t>(rank)));
+        return RankBackend{devices.back().get(), devices.back().get()};
+      });
+  EXPECT_EQ(late.weights_sha256,
+            TrainSerially(PlanOf(program), options, TestCorpus()).weights_sha256);
+}
+
+/// Throws at the n-th task of one rank.
+class FailingCompute : public Compute {
+ public:
+  FailingCompute(Compute& inner, int countdown) : inner_(inner), countdown_(countdown) {}
+  std::byte* MessageBuffer(int lane, int index) override {
+    return inner_.MessageBuffer(lane, index);
+  }
+  EventPtr Start(const ComputeTask& task, std::span<const EventPtr> after) override {
+    if (countdown_-- == 0) {
+      throw Error(fmt::format("the power went off at {}{}", KindName(task.action.kind),
+                              task.action.microbatch));
+    }
+    return inner_.Start(task, after);
+  }
+
+ private:
+  Compute& inner_;
+  int countdown_;
+};
+
+TEST(Failure, OfAnyRankAtAnyActionEndsTheRunWithItsOwnMessage) {
+  for (const char* schedule : {"1f1b", "2bw"}) {
+    const Program program = Lower(schedule, 4, 4);
+    for (int failing = 0; failing < 4; ++failing) {
+      for (const int at : {0, 1, 7, 20, 53}) {
+        std::unique_ptr<FailingCompute> compute;
+        const auto begin = std::chrono::steady_clock::now();
+        try {
+          TrainOnThreads(program, Options(4), TestCorpus(),
+                         [&](int rank, RankBackend inner, RunControl&) {
+                           if (rank != failing) return inner;
+                           compute = std::make_unique<FailingCompute>(*inner.compute, at);
+                           return RankBackend{compute.get(), inner.transport};
+                         });
+          FAIL() << "rank " << failing << " at " << at;
+        } catch (const Error& error) {
+          EXPECT_EQ(std::string(error.what()).find("the power went off at "), 0u) << error.what();
+        }
+        EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2));
+      }
+    }
+  }
+}
+
+/// Loses the n-th send.
+class LossyTransport : public Transport {
+ public:
+  LossyTransport(Transport& inner, const RunControl& control, int countdown)
+      : inner_(inner), control_(control), countdown_(countdown) {}
+  EventPtr Post(const Transfer& transfer, std::span<const EventPtr> after) override {
+    if (transfer.send && countdown_-- == 0) return std::make_shared<LateEvent>(control_);
+    return inner_.Post(transfer, after);
+  }
+  EventPtr PostAllReduce(int group, std::span<double> values,
+                         std::span<const EventPtr> after) override {
+    return inner_.PostAllReduce(group, values, after);
+  }
+
+ private:
+  Transport& inner_;
+  const RunControl& control_;
+  int countdown_;
+};
+
+TEST(Failure, LostMessageEndsAtTheDeadlineAndSaysWhoWaitsForWhom) {
+  const Program program = Lower("1f1b", 3, 4);
+  TrainingOptions options = Options(3);
+  options.deadline = std::chrono::milliseconds(300);
+  std::unique_ptr<LossyTransport> transport;
+  try {
+    TrainOnThreads(program, options, TestCorpus(),
+                   [&](int rank, RankBackend inner, RunControl& control) {
+                     if (rank != 0) return inner;
+                     transport = std::make_unique<LossyTransport>(*inner.transport, control, 23);
+                     return RankBackend{inner.compute, transport.get()};
+                   });
+    FAIL();
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("waits for"), std::string::npos) << text;
+    EXPECT_NE(text.find("nothing came within 300.00 ms"), std::string::npos) << text;
+  }
+}
+
+TEST(Refusal, SaysWhyAScheduleCannotRun) {
+  Schedule schedule = Generate("gpipe", {.ranks = 2, .microbatches = 1});
+  schedule.body[0] = {{0, 0, ActionKind::kForward, false},
+                      {0, 0, ActionKind::kBackwardInput, false},
+                      {0, 0, ActionKind::kBackwardWeight, false},
+                      {0, 0, ActionKind::kUpdate, false}};
+  EXPECT_THROW(TrainOnThreads(Program(schedule, 1), Options(2), TestCorpus()), Error);
+  EXPECT_THROW(TrainOnThreads(Lower("gpipe", 2, 2), Options(3), TestCorpus()), Error);
+  EXPECT_THROW(TrainOnThreads(Lower("gpipe", 2, 2, true), Options(2), TestCorpus()), Error);
+}
+
+}  // namespace
+}  // namespace pipelag

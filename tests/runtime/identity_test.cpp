@@ -1,0 +1,187 @@
+// The central test: every schedule on every number of ranks ends with the weights of the serial
+// reference, to the last bit.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "models/schedule/generators.h"
+#include "runtime/cpu/threads.h"
+#include "runtime/data/grammar.h"
+#include "runtime/serial.h"
+
+namespace pipelag {
+namespace {
+
+constexpr int kMicrobatches = 4;
+constexpr int64_t kSteps = 20;
+
+const Corpus& TestCorpus() {
+  static const Corpus corpus = GrammarCorpus(3, 8, 4000);
+  return corpus;
+}
+
+TrainingOptions Options(const std::string& optimizer, int stages) {
+  TrainingOptions options;
+  options.shape = {.layers = 4, .hidden = 16, .heads = 2, .sequence = 8, .vocabulary = 256};
+  options.split = SplitLayers(4, stages);
+  options.microbatch_size = 2;
+  options.seed = 11;
+  options.optimizer.name = optimizer;
+  options.optimizer.learning_rate = optimizer == "sgd" ? 0.1f : 0.01f;
+  options.learning_rate = {.peak = options.optimizer.learning_rate,
+                           .warmup_updates = 3,
+                           .total_updates = kSteps};
+  options.validation_microbatches = 2;
+  options.deadline = std::chrono::seconds(20);
+  return options;
+}
+
+Program Lower(const std::string& schedule, int ranks, int m = kMicrobatches, bool norm = false) {
+  return Program(Generate(schedule, {.ranks = ranks, .microbatches = m, .norm = norm}), kSteps);
+}
+
+TrainingResult Threads(const std::string& schedule, int ranks, const std::string& optimizer,
+                       int m = kMicrobatches) {
+  return TrainOnThreads(Lower(schedule, ranks, m), Options(optimizer, ranks), TestCorpus());
+}
+
+std::string Serial(const std::vector<int>& delays, int stages, const std::string& optimizer,
+                   int m = kMicrobatches) {
+  return TrainSerially(PlanOfDelays(delays, stages, m, kSteps), Options(optimizer, stages),
+                       TestCorpus())
+      .weights_sha256;
+}
+
+class Identity : public testing::TestWithParam<std::string> {};
+
+TEST_P(Identity, FlushSchedulesEqualTheSerialReferenceOnAnyNumberOfRanks) {
+  const std::string reference = Serial({0}, 1, GetParam());
+  EXPECT_NE(reference, Serial({1}, 1, GetParam()));
+  for (int stages = 2; stages <= 4; ++stages) EXPECT_EQ(Serial({0}, stages, GetParam()), reference);
+  for (const char* schedule : {"gpipe", "1f1b"}) {
+    for (int ranks = 1; ranks <= 4; ++ranks) {
+      EXPECT_EQ(Threads(schedule, ranks, GetParam()).weights_sha256, reference)
+          << schedule << ranks;
+    }
+  }
+}
+
+TEST_P(Identity, DoubleBufferedEqualsDelayOneOnAnyNumberOfRanks) {
+  const std::string reference = Serial({1}, 1, GetParam());
+  for (int ranks = 1; ranks <= 4; ++ranks) {
+    EXPECT_EQ(Threads("2bw", ranks, GetParam()).weights_sha256, reference) << ranks;
+  }
+}
+
+TEST_P(Identity, PipeDreamEqualsDelaysPerStage) {
+  for (int ranks = 1; ranks <= 4; ++ranks) {
+    std::vector<int> delays;
+    for (int s = 0; s < ranks; ++s) delays.push_back(ranks - 1 - s);
+    EXPECT_EQ(Threads("pipedream", ranks, GetParam(), 1).weights_sha256,
+              Serial(delays, ranks, GetParam(), 1))
+        << ranks;
+  }
+}
+
+TEST_P(Identity, EverySchedulesPlanIsItsReference) {
+  for (const char* schedule : {"gpipe", "1f1b", "pipedream", "2bw"}) {
+    for (const int m : {2, 3, 5}) {
+      const int ranks = 3;
+      const std::string serial =
+          TrainSerially(PlanOf(Lower(schedule, ranks, m)), Options(GetParam(), ranks), TestCorpus())
+              .weights_sha256;
+      EXPECT_EQ(Threads(schedule, ranks, GetParam(), m).weights_sha256, serial) << schedule << m;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Optimizers, Identity, testing::Values("sgd", "adamw", "muon"),
+                         [](const auto& parameter) { return parameter.param; });
+
+TEST(IdentityWith, ClippingByTheGlobalNorm) {
+  std::string reference;
+  for (int ranks = 1; ranks <= 4; ++ranks) {
+    TrainingOptions options = Options("adamw", ranks);
+    options.clip_norm = 0.5;
+    const std::string serial =
+        TrainSerially(PlanOfDelays({0}, ranks, kMicrobatches, kSteps), options, TestCorpus())
+            .weights_sha256;
+    if (reference.empty()) reference = serial;
+    EXPECT_EQ(serial, reference);
+    EXPECT_NE(serial, Serial({0}, ranks, "adamw"));
+    for (const char* schedule : {"gpipe", "1f1b"}) {
+      const Program program = Lower(schedule, ranks, kMicrobatches, true);
+      EXPECT_EQ(TrainOnThreads(program, options, TestCorpus()).weights_sha256, reference)
+          << schedule << ranks;
+    }
+  }
+}
+
+TEST(IdentityWith, UnevenStages) {
+  const std::string reference = Serial({1}, 1, "muon");
+  for (const auto& counts : {std::vector<int>{3, 1}, {1, 3}, {1, 1, 2}}) {
+    const auto ranks = static_cast<int>(counts.size());
+    TrainingOptions options = Options("muon", ranks);
+    options.split = SplitLayers(4, counts);
+    EXPECT_EQ(TrainOnThreads(Lower("2bw", ranks), options, TestCorpus()).weights_sha256, reference);
+  }
+}
+
+TEST(IdentityWith, RunsShorterThanThePipeline) {
+  for (const char* schedule : {"gpipe", "1f1b", "pipedream"}) {
+    for (int64_t steps = 1; steps <= 3; ++steps) {
+      const Program program(Generate(schedule, {.ranks = 4, .microbatches = 1}), steps);
+      const TrainingOptions options = Options("adamw", 4);
+      EXPECT_EQ(TrainOnThreads(program, options, TestCorpus()).weights_sha256,
+                TrainSerially(PlanOf(program), options, TestCorpus()).weights_sha256)
+          << schedule << steps;
+    }
+  }
+}
+
+TEST(Measured, PeaksAreTheProgramsOwn) {
+  for (const char* schedule : {"gpipe", "1f1b", "pipedream", "2bw"}) {
+    for (const int m : {3, 4, 7}) {
+      const Program program = Lower(schedule, 4, m);
+      const TrainingResult result = TrainOnThreads(program, Options("sgd", 4), TestCorpus());
+      for (int s = 0; s < 4; ++s) {
+        EXPECT_EQ(result.peak_activations[static_cast<size_t>(s)], program.PeakInFlight(s));
+        EXPECT_EQ(result.peak_versions[static_cast<size_t>(s)],
+                  program.versions(s).weight_versions)
+            << schedule << m << s;
+      }
+    }
+  }
+}
+
+TEST(Measured, TraceTellsVersionsAndEveryAction) {
+  const Program program = Lower("2bw", 3);
+  const Trace trace = TrainOnThreads(program, Options("sgd", 3), TestCorpus()).trace;
+  int64_t computes = 0;
+  int64_t transfers = 0;
+  for (const Span& span : trace.spans) {
+    EXPECT_GE(span.start.count(), 0);
+    EXPECT_LE(span.start, span.end);
+    if (OnComputeLane(span.kind)) ++computes;
+    if (IsSend(span.kind) || IsReceive(span.kind)) ++transfers;
+    if (span.kind == ActionKind::kForward || span.kind == ActionKind::kBackward) {
+      EXPECT_EQ(span.weight_version, std::max<int64_t>(0, span.microbatch / kMicrobatches - 1));
+    }
+  }
+  EXPECT_EQ(computes, 3 * kSteps * (2 * kMicrobatches + 1));
+  EXPECT_EQ(transfers, 2 * 4 * kSteps * kMicrobatches / 1);
+}
+
+TEST(Loss, FallsTowardsTheEntropyOfTheText) {
+  TrainingOptions options = Options("adamw", 2);
+  const Corpus corpus = GrammarCorpus(3, options.shape.sequence, 20000);
+  const Program program(Generate("2bw", {.ranks = 2, .microbatches = 4}), 60);
+  options.learning_rate.total_updates = 60;
+  const TrainingResult result = TrainOnThreads(program, options, corpus);
+  EXPECT_NEAR(result.step_losses.front(), std::log(256.0), 0.1);
+  EXPECT_LT(result.validation_loss, 3.5);
+  EXPECT_GT(result.validation_loss, *corpus.entropy_rate);
+}
+
+}  // namespace
+}  // namespace pipelag
