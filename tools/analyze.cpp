@@ -44,7 +44,9 @@ int Run(const Arguments& arguments) {
                         : "(too many actions to be drawn)\n",
                ResultText(results[0]));
   } else {
-    fmt::print("{}", SideBySide(results));
+    std::vector<const RunResult*> side_by_side;
+    for (const RunResult& result : results) side_by_side.push_back(&result);
+    fmt::print("{}", SideBySide(side_by_side));
   }
   return 0;
 }

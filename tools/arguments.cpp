@@ -82,18 +82,19 @@ po::parsed_options Split(const Subcommand& subcommand, const po::options_descrip
   }
 }
 
+std::string Usage(const Subcommand& subcommand) {
+  return fmt::format("pipelag {}{}{} [flags]", subcommand.name,
+                     subcommand.operands.empty() ? "" : " ", subcommand.operands);
+}
+
 void CheckOperands(const Subcommand& subcommand, const std::vector<std::string>& operands) {
-  if (operands.size() >= subcommand.fewest_operands &&
-      operands.size() <= subcommand.most_operands) {
-    return;
-  }
   if (operands.size() > subcommand.most_operands) {
-    throw Error(fmt::format("'{}' is one word too many: the usage is 'pipelag {} {} [flags]'",
-                            operands[subcommand.most_operands], subcommand.name,
-                            subcommand.operands));
+    throw Error(fmt::format("'{}' is one word too many: the usage is '{}'",
+                            operands[subcommand.most_operands], Usage(subcommand)));
   }
-  throw Error(fmt::format("too few files are named: the usage is 'pipelag {} {} [flags]'",
-                          subcommand.name, subcommand.operands));
+  if (operands.size() < subcommand.fewest_operands) {
+    throw Error(fmt::format("too few files are named: the usage is '{}'", Usage(subcommand)));
+  }
 }
 
 std::vector<std::string> SplitAtCommas(const std::string& text) {
@@ -244,9 +245,7 @@ Arguments ParseArguments(const Subcommand& subcommand, const std::vector<std::st
 
 std::string HelpText(const Subcommand& subcommand) {
   std::ostringstream text;
-  text << fmt::format("usage: pipelag {}{}{} [flags]\n\n{}\n\n", subcommand.name,
-                      subcommand.operands.empty() ? "" : " ", subcommand.operands,
-                      subcommand.summary)
+  text << fmt::format("usage: {}\n\n{}\n\n", Usage(subcommand), subcommand.summary)
        << Describe(subcommand);
   if (!subcommand.details.empty()) text << '\n' << subcommand.details << '\n';
   return std::move(text).str();

@@ -102,7 +102,7 @@ Costs CostsFromFile(const Arguments& arguments, int stages) {
 void RequireTimes(const Arguments& arguments) {
   const auto require = [&](const std::string& flag, const char* hint) {
     if (arguments.Has(flag)) return;
-    throw Error(fmt::format("--{} is missing: other times are given{}", flag, hint));
+    throw Error(fmt::format("--{} is missing, though other times are given{}", flag, hint));
   };
   require("forward", "");
   const bool input = arguments.Has("backward-input");
@@ -128,9 +128,9 @@ std::vector<Flag> ScheduleFlags() {
        "warm-up forwards of stage s: slope times the stages behind it (default: 1)"},
       {"flush-barrier", "none|global", "whether all ranks wait for each other before every update"},
       {"clip-norm", "NORM",
-       "clip gradients to this global norm: all ranks wait for it before every update (a time "
-       "needs "
-       "no value)",
+       "clip gradients to this global norm: all ranks wait for it before every update (a "
+       "simulation "
+       "takes it without a value too)",
        FlagValue::kOptional},
       {"reduction", "TIME", "all-reduce every stage's gradients before its update, in this time"},
       {"update-placement", "early|late",
@@ -201,8 +201,6 @@ Costs CostsOf(const Arguments& arguments, int stages) {
     costs = CostsFromFile(arguments, stages);
   } else if (!any_time) {
     costs = DefaultCosts(stages);
-  } else {
-    RequireTimes(arguments);
   }
   const auto times = [&](const std::string& flag, std::vector<Nanoseconds>& of_stages) {
     if (!arguments.Has(flag)) return;
@@ -213,6 +211,7 @@ Costs CostsOf(const Arguments& arguments, int stages) {
   times("backward-input", costs.backward_input);
   times("backward-weight", costs.backward_weight);
   times("update", costs.update);
+  if (any_time && !arguments.Has("costs")) RequireTimes(arguments);
   if (costs.update.empty()) costs.update.resize(static_cast<size_t>(stages));
   if (arguments.Has("p2p-latency")) costs.p2p_latency = arguments.Duration("p2p-latency");
   if (arguments.Has("p2p-bandwidth")) costs.p2p_bandwidth = arguments.Rate("p2p-bandwidth");

@@ -44,13 +44,15 @@ void AddKey(const std::string& key, const Json& value, const std::string& place,
 std::map<std::string, Given> ReadJob(const std::filesystem::path& file,
                                      std::span<const std::string> known) {
   const std::string text = ReadFile(file);
+  if (text.empty()) throw Error(fmt::format("{}: the job file is empty", file.string()));
   Json root;
   try {
     root = Json::parse(text);
   } catch (const Json::parse_error& error) {
-    throw Error(text.empty() ? fmt::format("{}: the job file is empty", file.string())
-                             : fmt::format("{}: not valid JSON at byte {} of {}", file.string(),
-                                           error.byte, text.size()));
+    const bool ends = error.byte > text.size();
+    throw Error(fmt::format("{}: not valid JSON {} byte {}", file.string(),
+                            ends ? "as it ends too early, after" : "at",
+                            ends ? text.size() : error.byte));
   }
   if (!root.is_object()) {
     throw Error(

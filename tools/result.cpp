@@ -141,19 +141,19 @@ std::string ResultText(const RunResult& result) {
          StageTable(result);
 }
 
-std::string SideBySide(const std::vector<RunResult>& results) {
+std::string SideBySide(const std::vector<const RunResult*>& results) {
   std::vector<std::vector<std::string>> rows = {{"schedule", "steps", "makespan", "step time",
                                                  "idle/makespan", "idle/ideal", "of span", "steady",
                                                  "in flight", "delay", "versions"}};
-  for (const RunResult& result : results) {
-    const Metrics& metrics = result.metrics;
-    rows.push_back({result.trace.schedule, fmt::format("{}", result.trace.steps),
+  for (const RunResult* result : results) {
+    const Metrics& metrics = result->metrics;
+    rows.push_back({result->trace.schedule, fmt::format("{}", result->trace.steps),
                     FormatDuration(metrics.makespan), FormatDuration(metrics.step_time.RoundedUp()),
                     FormatShare(metrics.bubble.idle_of_makespan),
                     FormatShare(metrics.bubble.idle_over_ideal),
                     FormatShare(metrics.bubble.of_span), FormatShare(metrics.bubble.steady_state),
-                    FormatFew(InFlightOf(result)), FormatFew(DelaysOf(result)),
-                    FormatFew(VersionsOf(result))});
+                    FormatFew(InFlightOf(*result)), FormatFew(DelaysOf(*result)),
+                    FormatFew(VersionsOf(*result))});
   }
   return FormatTable(rows);
 }

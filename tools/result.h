@@ -26,7 +26,7 @@ nlohmann::ordered_json ResultJson(const RunResult& result);
 std::string ResultText(const RunResult& result);
 
 /// Several runs side by side, a row each.
-std::string SideBySide(const std::vector<RunResult>& results);
+std::string SideBySide(const std::vector<const RunResult*>& results);
 
 /// One object, or {"results": […]} of several, as text.
 std::string JsonText(std::vector<nlohmann::ordered_json> results);

@@ -80,12 +80,30 @@ std::string TextOf(const Program& program) {
       FormatGrid(schedule, {}, std::numeric_limits<int>::max()), FormatTable(rows));
 }
 
-/// One step of the body says all; the length of a run is no concern of this subcommand.
-std::vector<Program> Check(const std::vector<NamedSchedule>& schedules,
-                           const Arguments& arguments) {
+void PrintFindings(const ScheduleError& error, bool json) {
+  Json findings = Json::array();
+  for (const Finding& finding : error.findings()) {
+    if (json) {
+      findings.push_back(
+          {{"message", finding.message}, {"rank", finding.rank}, {"position", finding.position}});
+    } else {
+      fmt::print("{}\n", finding.message);
+    }
+  }
+  if (json) fmt::print("{}\n", Json{{"findings", std::move(findings)}}.dump(2));
+}
+
+/// All findings are this subcommand's result; main tells of the first and shows the grid.
+std::vector<Program> Check(const std::vector<NamedSchedule>& schedules, const Arguments& arguments,
+                           bool json) {
   std::vector<Program> programs;
   for (const NamedSchedule& named : schedules) {
-    programs.push_back(Lower(named, arguments));
+    try {
+      programs.push_back(Lower(named, arguments));
+    } catch (const ScheduleError& error) {
+      PrintFindings(error, json);
+      throw;
+    }
   }
   return programs;
 }
@@ -94,7 +112,7 @@ int Run(const Arguments& arguments) {
   const bool json = WantsJson(arguments);
   const std::string target = arguments.TextOr("export", "");
   if (!target.empty()) CheckWritable(target);
-  const std::vector<Program> programs = Check(SchedulesOf(arguments), arguments);
+  const std::vector<Program> programs = Check(SchedulesOf(arguments), arguments, json);
   if (!target.empty()) {
     if (programs.size() != 1) {
       throw Error(fmt::format("--export: one file holds one schedule, not {}", programs.size()));

@@ -22,20 +22,26 @@ struct Simulated {
   RunResult result;
   SteadyState steady;
   Costs costs;
-  bool drawable = false;
+  bool drawn = false;
 };
 
-Simulated SimulateOne(const NamedSchedule& named, const Arguments& arguments, bool spans) {
+/// What else is wanted than the figures.
+struct Extras {
+  bool spans = false;
+  bool picture = false;
+};
+
+Simulated SimulateOne(const NamedSchedule& named, const Arguments& arguments,
+                      const Extras& extras) {
   const Program program = Lower(named, arguments);
   const Schedule& schedule = program.schedule();
   Simulated simulated;
   simulated.costs = CostsOf(arguments, schedule.stages);
-  simulated.drawable = program.actions() <= kMostDrawn;
-  const bool draws = simulated.drawable && !WantsJson(arguments);
+  simulated.drawn = extras.picture && program.actions() <= kMostDrawn;
   const ActionTimes times(program, simulated.costs, ReductionOf(arguments));
   const SimulationOptions options{
       .receive_slots = static_cast<int>(arguments.CountOr("receive-slots", 0)),
-      .spans = spans || draws};
+      .spans = extras.spans || simulated.drawn};
   Simulation simulation = Simulate(program, times, options);
   simulated.result = {
       std::move(simulation.trace), std::move(simulation.metrics), {}, schedule.stages};
@@ -102,12 +108,12 @@ std::string TextOf(const std::vector<Simulated>& runs) {
   std::string text;
   if (runs.size() == 1) {
     const Simulated& run = runs[0];
-    text += run.drawable ? FormatTimeline(run.result.trace, TerminalColumns())
-                         : "(too many actions to be drawn)\n";
+    text += run.drawn ? FormatTimeline(run.result.trace, TerminalColumns())
+                      : "(too many actions to be drawn)\n";
     text += '\n' + ResultText(run.result) + fmt::format("\nlimited by {}\n", Limit(run));
   } else {
-    std::vector<RunResult> results;
-    for (const Simulated& run : runs) results.push_back(run.result);
+    std::vector<const RunResult*> results;
+    for (const Simulated& run : runs) results.push_back(&run.result);
     text += SideBySide(results) + "\nwhat limits the step time: " + LimitsText(runs);
     text += '\n';
   }
@@ -119,9 +125,11 @@ int Run(const Arguments& arguments) {
   const bool json = WantsJson(arguments);
   const std::string trace = arguments.TextOr("trace", "");
   if (!trace.empty()) CheckWritable(trace);
+  const std::vector<NamedSchedule> schedules = SchedulesOf(arguments);
+  const Extras extras{.spans = !trace.empty(), .picture = !json && schedules.size() == 1};
   std::vector<Simulated> runs;
-  for (const NamedSchedule& named : SchedulesOf(arguments)) {
-    runs.push_back(SimulateOne(named, arguments, !trace.empty()));
+  for (const NamedSchedule& named : schedules) {
+    runs.push_back(SimulateOne(named, arguments, extras));
   }
   if (!trace.empty()) WriteTrace(trace, runs);
   if (!json) {

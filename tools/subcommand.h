@@ -32,6 +32,7 @@ struct Subcommand {
   int (*run)(const Arguments&) = nullptr;  ///< returns the exit code
 };
 
+/// For `most_operands`.
 inline constexpr size_t kAnyNumber = static_cast<size_t>(-1);
 
 Subcommand SimulateCommand();
