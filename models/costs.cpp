@@ -122,24 +122,33 @@ Json TimesOf(const std::vector<Nanoseconds>& times) {
 }  // namespace
 
 Nanoseconds Costs::Of(ActionKind kind, int stage) const {
-  const auto look_up = [&](const std::vector<Nanoseconds>& times) {
+  const auto look_up = [&](const std::vector<Nanoseconds>& times, std::string_view flag) {
     CHECK(stage >= 0 && stage < stages());
     if (times.empty()) {
-      throw Error(fmt::format("the time of {} of stage {} is not known", KindName(kind), stage));
+      throw Error(fmt::format("the schedule needs the time of {}, but {} is not given",
+                              KindName(kind), flag));
     }
     return times.at(static_cast<size_t>(stage));
   };
   switch (kind) {
     case ActionKind::kForward:
-      return look_up(forward);
+      return look_up(forward, "--forward");
     case ActionKind::kBackward:
-      return look_up(backward);
+      if (backward.empty() && !backward_input.empty()) {
+        int64_t both = 0;
+        if (__builtin_add_overflow(look_up(backward_input, "--backward-input").count(),
+                                   look_up(backward_weight, "--backward-weight").count(), &both)) {
+          throw Error(fmt::format("the backward of stage {} takes longer than 292 years", stage));
+        }
+        return Nanoseconds{both};
+      }
+      return look_up(backward, "--backward");
     case ActionKind::kBackwardInput:
-      return look_up(backward_input);
+      return look_up(backward_input, "--backward-input");
     case ActionKind::kBackwardWeight:
-      return look_up(backward_weight);
+      return look_up(backward_weight, "--backward-weight");
     case ActionKind::kUpdate:
-      return look_up(update);
+      return look_up(update, "--update");
     case ActionKind::kAllReduce:
     case ActionKind::kSendForward:
     case ActionKind::kReceiveForward:

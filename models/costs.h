@@ -27,7 +27,8 @@ struct Costs {
 
   int stages() const { return static_cast<int>(forward.size()); }
 
-  /// Duration of an F, B, I, W or U of `stage`. Throws Error if that time is not known.
+  /// Duration of an F, B, I, W or U of `stage`. A B that is known only by its halves takes the sum of
+  /// the two. Throws Error naming the flag if that time is not known.
   Nanoseconds Of(ActionKind kind, int stage) const;
 
   bool operator==(const Costs&) const = default;

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <limits>
 
 #include "models/error.h"
@@ -123,6 +124,16 @@ int64_t ParseInteger(std::string_view text) {
   }
   if (error != std::errc() || rest != end) {
     throw Error(fmt::format("'{}' is not a whole number", text));
+  }
+  return value;
+}
+
+double ParseDecimal(std::string_view text) {
+  double value = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || rest != end || !std::isfinite(value)) {
+    throw Error(fmt::format("'{}' is not a decimal number", text));
   }
   return value;
 }

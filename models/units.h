@@ -34,6 +34,9 @@ Bandwidth ParseBandwidth(std::string_view text);
 /// A whole number, all of `text`; Error otherwise.
 int64_t ParseInteger(std::string_view text);
 
+/// A finite decimal number, all of `text`, as in "0.001" or "3e-4"; Error otherwise.
+double ParseDecimal(std::string_view text);
+
 /// Three to four significant figures with a fitting unit, for people: "33.00 ms", "1.25 us".
 std::string FormatDuration(Nanoseconds time);
 std::string FormatBytes(Bytes bytes);

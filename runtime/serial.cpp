@@ -206,6 +206,7 @@ class SerialRun {
       std::fill(stage.gradients.begin(), stage.gradients.end(), 0.0f);
       Record(ActionKind::kUpdate, s, step, start, step + 1);
     }
+    if (options_.on_step) options_.on_step(step + 1);
   }
 
   const SerialPlan& plan_;

@@ -3,8 +3,9 @@
 
 #include <cstdint>
 #include <exception>
-#include <map>
+#include <functional>
 #include <limits>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,6 +30,9 @@ struct TrainingOptions {
   std::optional<double> clip_norm;   ///< of the global gradient
   int64_t validation_microbatches = 32;
   Nanoseconds deadline = std::chrono::seconds(120);  ///< of one wait for another rank
+  /// Called after every update of the last stage, on whichever thread does it, with the number of
+  /// steps done. Must not throw.
+  std::function<void(int64_t)> on_step = {};
 };
 
 /// Losses are means over tokens, in nats. A run that diverged ended there: it has no final weights,

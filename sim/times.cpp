@@ -3,8 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 namespace pipelag {
+namespace {
+
+__extension__ using Wide = __int128;
+
+}  // namespace
 
 ActionTimes::ActionTimes(const Program& program, const Costs& costs,
                          const std::vector<Nanoseconds>& reduction) {
@@ -30,7 +36,8 @@ ActionTimes::ActionTimes(const Program& program, const Costs& costs,
   }
   const size_t groups = schedule.groups.size();
   if (!reduction.empty() && reduction.size() != 1 && reduction.size() != groups) {
-    throw Error(fmt::format("{} reduction times are given for {} groups", reduction.size(), groups));
+    throw Error(
+        fmt::format("{} reduction times are given for {} groups", reduction.size(), groups));
   }
   for (size_t g = 0; g < groups; ++g) {
     // A norm moves a few numbers and a barrier none; only gradients take the time given.
@@ -48,6 +55,27 @@ ActionTimes::ActionTimes(const Program& program, const Costs& costs,
   occupancy_ = TransferTime(costs.activation_bytes, costs.p2p_bandwidth).count();
   latency_ = costs.p2p_latency.count();
   message_bytes_ = costs.activation_bytes;
+  CheckSum(program);
+}
+
+/// No path through the run is longer than everything one after the other.
+void ActionTimes::CheckSum(const Program& program) const {
+  Wide step = 0;
+  for (const auto& body : program.schedule().body) {
+    for (const Action& action : body) {
+      if (action.kind == ActionKind::kAllReduce) {
+        step += OfReduction(action.stage);
+        continue;
+      }
+      step += Of(action.kind, action.stage);
+      if (program.ProducedLane(action.kind, action.stage) >= 0) {
+        step += Wide{occupancy_} + latency_;
+      }
+    }
+  }
+  if (step * program.steps() > std::numeric_limits<int64_t>::max()) {
+    throw Error("the run could take longer than 292 years: the times are too large");
+  }
 }
 
 Nanoseconds ActionTimes::BusyPerStep(const Program& program) const {

@@ -14,8 +14,8 @@ namespace pipelag {
 class ActionTimes {
  public:
   /// `reduction`: time of an AR per group (one entry: all groups alike; empty: zero).
-  /// Throws Error if `costs` are not for this number of stages, or lack a time that the program
-  /// needs.
+  /// Throws Error if `costs` are not for this number of stages or lack a time that the program needs,
+  /// and if the run could take longer than nanoseconds can count.
   ActionTimes(const Program& program, const Costs& costs,
               const std::vector<Nanoseconds>& reduction = {});
 
@@ -36,6 +36,8 @@ class ActionTimes {
   Nanoseconds BusyPerStep(const Program& program) const;
 
  private:
+  void CheckSum(const Program& program) const;
+
   static constexpr size_t kKinds = static_cast<size_t>(ActionKind::kUpdate) + 1;
   std::array<std::vector<int64_t>, kKinds> times_;
   std::vector<int64_t> reduction_;

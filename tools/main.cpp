@@ -1,1 +1,124 @@
-int main() { return 0; }
+// The pipelag command: finds the subcommand, and is the one place that turns an exception into a
+// sentence on stderr and an exit code. Must not know what any subcommand does.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <new>
+#include <system_error>
+
+#include "models/names.h"
+#include "models/schedule/schedule.h"
+#include "tools/arguments.h"
+#include "tools/subcommand.h"
+
+namespace pipelag {
+namespace {
+
+constexpr int kBadInput = 2;
+constexpr int kOurBug = 3;
+
+std::vector<Subcommand> Subcommands() {
+  return {
+      SimulateCommand(),   //
+      RunCommand(),        //
+      CalibrateCommand(),  //
+      CompareCommand(),    //
+      AnalyzeCommand(),    //
+      ScheduleCommand(),   //
+      ListCommand(),
+  };
+}
+
+std::string Overview(const std::vector<Subcommand>& subcommands) {
+  std::string text =
+      "usage: pipelag <subcommand> [flags]\n\n"
+      "Simulates and runs pipeline-parallel training: which schedule, with which optimizer, "
+      "reaches\n"
+      "a target loss soonest, and why.\n\nSubcommands:\n";
+  for (const Subcommand& subcommand : subcommands) {
+    text += fmt::format("  {:<10} {}\n", subcommand.name, subcommand.summary);
+  }
+  return text +
+         "\n'pipelag <subcommand> --help' lists its flags; 'pipelag --version' names the version.\n"
+         "Exit codes: 0 done, 1 outside a tolerance, 2 bad input or environment, 3 a bug of "
+         "ours.\n";
+}
+
+const Subcommand& Find(const std::vector<Subcommand>& subcommands, const std::string& name) {
+  std::vector<std::string_view> known;
+  for (const Subcommand& subcommand : subcommands) {
+    if (subcommand.name == name) return subcommand;
+    known.push_back(subcommand.name);
+  }
+  known.insert(known.end(), {"--help", "--version"});
+  throw Error(
+      fmt::format("'{}' is not a subcommand; the nearest is '{}'", name, Nearest(name, known)));
+}
+
+std::vector<std::string> JobKeys(const std::vector<Subcommand>& subcommands) {
+  std::vector<std::string> keys;
+  for (const Subcommand& subcommand : subcommands) {
+    if (!subcommand.reads_job) continue;
+    for (const Flag& flag : subcommand.flags) keys.push_back(flag.name);
+  }
+  return keys;
+}
+
+int Run(const std::vector<std::string>& words) {
+  const std::vector<Subcommand> subcommands = Subcommands();
+  if (words.empty()) {
+    throw Error("a subcommand is missing; 'pipelag --help' lists them");
+  }
+  if (words[0] == "--help" || words[0] == "help") {
+    fmt::print("{}", Overview(subcommands));
+    return 0;
+  }
+  if (words[0] == "--version") {
+    fmt::print("pipelag {}\n", PIPELAG_VERSION);
+    return 0;
+  }
+  const Subcommand& subcommand = Find(subcommands, words[0]);
+  const Arguments arguments =
+      ParseArguments(subcommand, {words.begin() + 1, words.end()}, JobKeys(subcommands));
+  if (arguments.Has("help")) {
+    fmt::print("{}", HelpText(subcommand));
+    return 0;
+  }
+  return subcommand.run(arguments);
+}
+
+int RunAndFlush(const std::vector<std::string>& words) {
+  const int code = Run(words);
+  if (std::fflush(stdout) != 0) throw Error("stdout: the result cannot be written");
+  return code;
+}
+
+int Guarded(const std::vector<std::string>& words) {
+  const auto fail = [](int code, std::string_view message) {
+    fmt::print(stderr, "pipelag: {}\n", message);
+    return code;
+  };
+  try {
+    return RunAndFlush(words);
+  } catch (const ScheduleError& error) {
+    fail(kBadInput, error.what());
+    if (!error.grid().empty()) fmt::print(stderr, "{}\n", error.grid());
+    return kBadInput;
+  } catch (const Error& error) {
+    return fail(kBadInput, error.what());
+  } catch (const std::filesystem::filesystem_error& error) {
+    return fail(kBadInput, fmt::format("{}: {}", error.path1().string(), error.code().message()));
+  } catch (const std::system_error& error) {
+    return fail(kBadInput, error.what());
+  } catch (const std::bad_alloc&) {
+    return fail(kBadInput, "there is not enough memory for a run of this size");
+  } catch (const std::exception& error) {
+    return fail(kOurBug, fmt::format("this is a bug of pipelag itself: {}", error.what()));
+  }
+}
+
+}  // namespace
+}  // namespace pipelag
+
+int main(int argc, char** argv) { return pipelag::Guarded({argv + 1, argv + argc}); }

@@ -4,231 +4,121 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <iterator>
-#include <map>
+#include <concepts>
+#include <memory>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <string_view>
-#include <tuple>
 
 #include "models/error.h"
-#include "traces/in_flight.h"
+#include "traces/chrome_layout.h"
 
 namespace pipelag {
 namespace {
 
-using Text = fmt::memory_buffer;
+using chrome::Event;
+using chrome::Moment;
+using chrome::Part;
 
-template <typename... Args>
-void Put(Text& text, fmt::format_string<Args...> format, Args&&... args) {
-  fmt::format_to(std::back_inserter(text), format, std::forward<Args>(args)...);
+__extension__ using Wide = __int128;
+
+void PutOne(std::string& text, std::string_view part) { text += part; }
+void PutOne(std::string& text, std::integral auto number) {
+  const fmt::format_int digits(number);
+  text.append(digits.data(), digits.size());
 }
+void Put(std::string& text, const auto&... parts) { (PutOne(text, parts), ...); }
 
 std::string Quoted(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-void PutMicroseconds(Text& text, Nanoseconds time) {
-  const int64_t ns = time.count();
-  const uint64_t size = ns < 0 ? 0 - static_cast<uint64_t>(ns) : static_cast<uint64_t>(ns);
-  Put(text, "{}{}", ns < 0 ? "-" : "", size / 1000);
-  if (size % 1000 != 0) Put(text, ".{:03}", size % 1000);
+Wide Hundredths(const Moment& moment) {
+  return Wide{moment.time.count()} * 100 + moment.hundredths;
 }
 
-/// One trace of the file.
-struct Part {
-  Trace trace;  ///< sorted
-  int64_t first_pid = 0;
-  std::string prefix;  ///< of the process names
-};
-
-/// One line of traceEvents, before its place among the others is known.
-struct Event {
-  // At one instant slices come first: a flow binds to a slice that has begun.
-  enum class What : uint8_t { kSlice, kFlowStart, kFlowEnd, kInFlight, kVersion };
-
-  Nanoseconds time{0};
-  What what = What::kSlice;
-  size_t span = 0;       ///< slices, flows: index into the part's spans
-  Nanoseconds shown{0};  ///< slices: the end as shown
-  int64_t value = 0;     ///< counters; flows: id
-  int id = 0;            ///< counters: rank or stage
-  const Part* part = nullptr;
-};
+/// Of a nanosecond's hundredths, as microseconds with no more digits than needed.
+void PutMicroseconds(std::string& text, Wide hundredths) {
+  if (hundredths < 0) Put(text, "-");
+  constexpr int64_t kPerMicrosecond = 100'000;
+  const Wide size = hundredths < 0 ? -hundredths : hundredths;
+  Put(text, static_cast<int64_t>(size / kPerMicrosecond));
+  auto rest = static_cast<int64_t>(size % kPerMicrosecond);
+  if (rest == 0) return;
+  char digits[] = ".00000";
+  for (int i = 5; i > 0; --i, rest /= 10) digits[i] = static_cast<char>('0' + rest % 10);
+  const std::string_view fraction(digits, 6);
+  Put(text, fraction.substr(0, fraction.find_last_not_of('0') + 1));
+}
 
 int64_t PidOf(const Part& part, int rank) { return part.first_pid + rank; }
 
 int64_t TidOf(const Part& part, const Span& span) {
-  return PidOf(part, span.rank) + LaneNumber(span, part.trace.ranks);
-}
-
-bool SameLane(const Part& part, const Span& a, const Span& b) {
-  return a.rank == b.rank && LaneNumber(a, part.trace.ranks) == LaneNumber(b, part.trace.ranks);
-}
-
-/// Where each span's slice ends so that no two of a lane overlap.
-std::vector<Nanoseconds> ShownEnds(const Part& part) {
-  const std::vector<Span>& spans = part.trace.spans;
-  std::vector<Nanoseconds> shown(spans.size());
-  for (size_t i = 0; i < spans.size(); ++i) {
-    const size_t last = i + 1 < spans.size() && AreHalves(spans[i], spans[i + 1]) ? i + 1 : i;
-    shown[i] = spans[i].end;
-    if (last + 1 < spans.size() && SameLane(part, spans[i], spans[last + 1])) {
-      shown[i] = std::min(shown[i], spans[last + 1].start);
-    }
-    if (last != i) shown[last] = shown[i];
-    i = last;
-  }
-  return shown;
-}
-
-void AddSlices(const Part& part, const std::vector<Nanoseconds>& shown,
-               std::vector<Event>& events) {
-  const std::vector<Span>& spans = part.trace.spans;
-  for (size_t i = 0; i < spans.size(); ++i) {
-    Event event;
-    event.time = spans[i].start;
-    event.span = i;
-    event.shown = shown[i];
-    event.part = &part;
-    events.push_back(event);
-    if (i + 1 < spans.size() && AreHalves(spans[i], spans[i + 1])) ++i;
-  }
-}
-
-/// Both halves of a lane run in one order: the k-th message sent is the k-th received.
-void AddFlows(const Part& part, const std::vector<Nanoseconds>& shown, int64_t& next_id,
-              std::vector<Event>& events) {
-  using Lane = std::tuple<int, int, bool>;  // sender, receiver, forward
-  std::map<Lane, std::vector<size_t>> sent;
-  std::map<Lane, std::vector<size_t>> received;
-  const std::vector<Span>& spans = part.trace.spans;
-  for (size_t i = 0; i < spans.size(); ++i) {
-    const Span& span = spans[i];
-    const bool forward =
-        span.kind == ActionKind::kSendForward || span.kind == ActionKind::kReceiveForward;
-    if (IsSend(span.kind)) sent[{span.rank, span.peer, forward}].push_back(i);
-    if (IsReceive(span.kind)) received[{span.peer, span.rank, forward}].push_back(i);
-  }
-  for (const auto& [lane, from] : sent) {
-    const std::vector<size_t>& to = received[lane];
-    for (size_t k = 0; k < std::min(from.size(), to.size()); ++k) {
-      const Nanoseconds start = spans[from[k]].start;
-      const Nanoseconds end = std::max(start, spans[to[k]].start);
-      // An arrow must begin and end inside slices, or viewers tie it to some other one.
-      if (start >= shown[from[k]] || end >= shown[to[k]]) continue;
-      Event event;
-      event.part = &part;
-      event.value = next_id++;
-      event.what = Event::What::kFlowStart;
-      event.time = start;
-      event.span = from[k];
-      events.push_back(event);
-      event.what = Event::What::kFlowEnd;
-      event.time = end;
-      event.span = to[k];
-      events.push_back(event);
-    }
-  }
-}
-
-void AddCounters(const Part& part, std::vector<Event>& events) {
-  Event event;
-  event.part = &part;
-  event.what = Event::What::kInFlight;
-  const auto in_flight = ActivationsInFlight(part.trace);
-  for (size_t rank = 0; rank < in_flight.size(); ++rank) {
-    event.id = static_cast<int>(rank);
-    for (const HeldActivations& held : in_flight[rank]) {
-      event.time = held.time;
-      event.value = held.held;
-      events.push_back(event);
-    }
-  }
-  event.what = Event::What::kVersion;
-  std::set<int> begun;
-  for (size_t i = 0; i < part.trace.spans.size(); ++i) {
-    const Span& span = part.trace.spans[i];
-    if (span.kind != ActionKind::kUpdate || span.weight_version < 0) continue;
-    event.id = span.stage;
-    event.span = i;
-    if (begun.insert(span.stage).second) {
-      event.time = Nanoseconds{0};
-      event.value = span.weight_version - 1;
-      if (span.end > event.time) events.push_back(event);
-    }
-    event.time = span.end;
-    event.value = span.weight_version;
-    events.push_back(event);
-  }
+  return PidOf(part, span.rank) + LaneNumber(span, part.trace->ranks);
 }
 
 /// What of a span is not in the event's ts, dur and pid.
-void PutFields(Text& text, const Span& span) {
-  Put(text, "\"kind\":\"{}\",\"stage\":{},\"{}\":{}", KindName(span.kind), span.stage,
-      HasMicrobatch(span.kind) ? "microbatch" : "step", span.microbatch);
-  if (span.peer != -1) Put(text, ",\"peer\":{}", span.peer);
-  if (span.wait.count() != 0) Put(text, ",\"wait_ns\":{}", span.wait.count());
-  if (span.weight_version != -1) Put(text, ",\"weight_version\":{}", span.weight_version);
-  if (span.bytes != 0) Put(text, ",\"bytes\":{}", span.bytes);
+void PutFields(std::string& text, const Span& span) {
+  Put(text, R"("kind":")", KindName(span.kind), R"(","stage":)", span.stage,
+      HasMicrobatch(span.kind) ? R"(,"microbatch":)" : R"(,"step":)", span.microbatch);
+  if (span.peer != -1) Put(text, R"(,"peer":)", span.peer);
+  if (span.wait.count() != 0) Put(text, R"(,"wait_ns":)", span.wait.count());
+  if (span.weight_version != -1) Put(text, R"(,"weight_version":)", span.weight_version);
+  if (span.bytes != 0) Put(text, R"(,"bytes":)", span.bytes);
 }
 
-void PutSlice(Text& text, const Event& event) {
-  const std::vector<Span>& spans = event.part->trace.spans;
+void PutSlice(std::string& text, const Event& event) {
+  const std::vector<Span>& spans = event.part->trace->spans;
   const Span& span = spans[event.span];
   const Span* second = event.span + 1 < spans.size() ? &spans[event.span + 1] : nullptr;
   if (second != nullptr && !AreHalves(span, *second)) second = nullptr;
-  Put(text, ",\"ph\":\"X\",\"dur\":");
-  PutMicroseconds(text, event.shown - span.start);
-  Put(text, ",\"tid\":{},\"name\":\"{}", TidOf(*event.part, span), SpanName(span));
-  if (second != nullptr) Put(text, "+{}", SpanName(*second));
-  Put(text, "\",\"cat\":\"{}\",\"args\":{{", KindName(span.kind));
+  const Moment end = event.part->shown[event.span].end;
+  Put(text, R"(,"ph":"X","dur":)");
+  PutMicroseconds(text, Hundredths(end) - Hundredths(event.moment));
+  Put(text, R"(,"tid":)", TidOf(*event.part, span), R"(,"name":")", SpanName(span));
+  if (second != nullptr) Put(text, "+", SpanName(*second));
+  Put(text, R"(","cat":")", KindName(span.kind), R"(","args":{)");
   if (second != nullptr) {
-    Put(text, "\"first\":{{");
+    Put(text, R"("first":{)");
     PutFields(text, span);
-    Put(text, "}},\"second\":{{");
+    Put(text, R"(},"second":{)");
     PutFields(text, *second);
-    Put(text, "}}");
+    Put(text, "}");
   } else {
     PutFields(text, span);
-    if (span.overlapped) Put(text, ",\"overlapped\":true");
+    if (span.overlapped) Put(text, R"(,"overlapped":true)");
   }
-  if (event.shown != span.end) Put(text, ",\"end_ns\":{}", span.end.count());
-  Put(text, "}}");
+  if (end.time != span.end) Put(text, R"(,"end_ns":)", span.end.count());
+  Put(text, "}");
 }
 
-void PutEvent(Text& text, const Event& event) {
+void PutEvent(std::string& text, const Event& event) {
   const Part& part = *event.part;
-  const bool of_rank = event.what == Event::What::kInFlight;
-  const Span* span = of_rank ? nullptr : &part.trace.spans[event.span];
-  Put(text, ",\n{{\"ts\":");
-  PutMicroseconds(text, event.time);
-  Put(text, ",\"pid\":{}", PidOf(part, of_rank ? event.id : span->rank));
+  const auto tid = [&] { return TidOf(part, part.trace->spans[event.span]); };
+  Put(text, ",\n", R"({"ts":)");
+  PutMicroseconds(text, Hundredths(event.moment));
+  Put(text, R"(,"pid":)", PidOf(part, event.rank));
   switch (event.what) {
     case Event::What::kSlice:
       PutSlice(text, event);
       break;
     case Event::What::kFlowStart:
-      Put(text, ",\"ph\":\"s\",\"tid\":{},\"id\":{},\"name\":\"message\",\"cat\":\"message\"",
-          TidOf(part, *span), event.value);
+      Put(text, R"(,"ph":"s","tid":)", tid(), R"(,"id":)", event.value,
+          R"(,"name":"message","cat":"message")");
       break;
     case Event::What::kFlowEnd:
-      Put(text,
-          ",\"ph\":\"f\",\"bp\":\"e\",\"tid\":{},\"id\":{},\"name\":\"message\","
-          "\"cat\":\"message\"",
-          TidOf(part, *span), event.value);
+      Put(text, R"(,"ph":"f","bp":"e","tid":)", tid(), R"(,"id":)", event.value,
+          R"(,"name":"message","cat":"message")");
       break;
     case Event::What::kInFlight:
-      Put(text, ",\"ph\":\"C\",\"name\":\"activations in flight\",\"args\":{{\"activations\":{}}}",
-          event.value);
+      Put(text, R"(,"ph":"C","name":"activations in flight","args":{"activations":)", event.value,
+          "}");
       break;
     case Event::What::kVersion:
-      Put(text, ",\"ph\":\"C\",\"name\":\"weight version of stage {}\",\"args\":{{\"version\":{}}}",
-          event.id, event.value);
+      Put(text, R"(,"ph":"C","name":"weight version of stage )",
+          part.trace->spans[event.span].stage, R"(","args":{"version":)", event.value, "}");
       break;
   }
-  Put(text, "}}");
+  Put(text, "}");
 }
 
 std::string LaneName(const Span& span) {
@@ -254,30 +144,29 @@ std::string LaneName(const Span& span) {
 }
 
 /// A name and a sort index, of a process or a thread, as metadata events.
-void PutName(Text& text, std::string_view what, int64_t pid, int64_t tid, const std::string& name,
-             int64_t sort_index) {
+void PutName(std::string& text, std::string_view what, int64_t pid, int64_t tid,
+             const std::string& name, int64_t sort_index) {
   const auto begin = [&](std::string_view record) {
     // The first event of the file has no comma before it.
-    const bool first = text[text.size() - 1] == '[';
-    Put(text, "{}\n{{\"ts\":0,\"ph\":\"M\",\"pid\":{},\"tid\":{},\"name\":\"{}_{}\",\"args\":",
-        first ? "" : ",", pid, tid, what, record);
+    Put(text, text.back() == '[' ? "\n" : ",\n", R"({"ts":0,"ph":"M","pid":)", pid, R"(,"tid":)",
+        tid, R"(,"name":")", what, record, R"(","args":)");
   };
-  begin("name");
-  Put(text, "{{\"name\":{}}}}}", Quoted(name));
-  begin("sort_index");
-  Put(text, "{{\"sort_index\":{}}}}}", sort_index);
+  begin("_name");
+  Put(text, R"({"name":)", Quoted(name), "}}");
+  begin("_sort_index");
+  Put(text, R"({"sort_index":)", sort_index, "}}");
 }
 
-void PutNames(Text& text, const Part& part) {
-  for (int rank = 0; rank < part.trace.ranks; ++rank) {
+void PutNames(std::string& text, const Part& part) {
+  for (int rank = 0; rank < part.trace->ranks; ++rank) {
     const int64_t pid = PidOf(part, rank);
     PutName(text, "process", pid, pid, fmt::format("{}rank {}", part.prefix, rank), pid);
   }
   const Span* last = nullptr;
-  for (const Span& span : part.trace.spans) {
-    if (last == nullptr || !SameLane(part, *last, span)) {
+  for (const Span& span : part.trace->spans) {
+    if (last == nullptr || !chrome::SameLane(*part.trace, *last, span)) {
       PutName(text, "thread", PidOf(part, span.rank), TidOf(part, span), LaneName(span),
-              LaneNumber(span, part.trace.ranks));
+              LaneNumber(span, part.trace->ranks));
     }
     last = &span;
   }
@@ -294,43 +183,42 @@ std::string HeadOf(const Trace& trace) {
 
 std::string ToText(const std::string& head, const std::vector<Part>& parts,
                    const ChromeOptions& options) {
-  std::vector<Event> events;
-  int64_t next_flow = 1;
-  for (const Part& part : parts) {
-    const std::vector<Nanoseconds> shown = ShownEnds(part);
-    AddSlices(part, shown, events);
-    if (options.flows) AddFlows(part, shown, next_flow, events);
-    AddCounters(part, events);
-  }
-  std::stable_sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
-    return std::tie(a.time, a.what) < std::tie(b.time, b.what);
-  });
-  Text text;
-  Put(text, "{{\"displayTimeUnit\":\"ms\",\n\"pipelag\":{},\n\"traceEvents\":[", head);
+  constexpr size_t kUsualLine = 180;
+  const std::vector<Event> events = chrome::Events(parts, options.flows);
+  std::string text;
+  text.reserve(kUsualLine * events.size());
+  Put(text, R"({"displayTimeUnit":"ms",)", "\n", R"("pipelag":)", head, ",\n",
+      R"("traceEvents":[)");
   for (const Part& part : parts) PutNames(text, part);
   for (const Event& event : events) PutEvent(text, event);
-  Put(text, "\n]}}\n");
-  return fmt::to_string(text);
+  Put(text, "\n]}\n");
+  return text;
+}
+
+/// A trace that is sorted already, as most are, is not copied: a long one is many megabytes.
+std::shared_ptr<const Trace> Sorted(const Trace& trace) {
+  if (AreSorted(trace)) return {std::shared_ptr<const Trace>(), &trace};
+  auto copy = std::make_shared<Trace>(trace);
+  SortSpans(*copy);
+  return copy;
 }
 
 Part PartOf(const Trace& trace, int64_t first_pid, std::string prefix) {
   CHECK(trace.ranks > 0);
   for (const Span& span : trace.spans) {
     CHECK(span.rank >= 0 && span.rank < trace.ranks && span.end >= span.start);
-    CHECK(OnComputeLane(span.kind) || span.kind == ActionKind::kAllReduce ||
-          (span.peer >= 0 && span.peer < trace.ranks));
+    const bool transfer = IsSend(span.kind) || IsReceive(span.kind);
+    CHECK(!transfer || (span.peer >= 0 && span.peer < trace.ranks));
   }
-  Part part{trace, first_pid, std::move(prefix)};
-  SortSpans(part.trace);
+  Part part{Sorted(trace), first_pid, std::move(prefix), {}};
+  part.shown = chrome::Show(*part.trace);
   return part;
 }
 
 }  // namespace
 
 std::string ToChrome(const Trace& trace, const ChromeOptions& options) {
-  std::vector<Part> parts;
-  parts.push_back(PartOf(trace, 0, ""));
-  return ToText(fmt::format("{{{}}}", HeadOf(trace)), parts, options);
+  return ToText(fmt::format("{{{}}}", HeadOf(trace)), {PartOf(trace, 0, "")}, options);
 }
 
 std::string ToChrome(const std::vector<std::pair<std::string, const Trace*>>& labelled,

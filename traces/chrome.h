@@ -27,6 +27,9 @@ struct ChromeOptions {
 /// * Latency occupies no lane, so deliveries on a receive lane may overlap in time. There the event
 ///   shows the span up to the start of the next one on its lane (the wire is free by then), and
 ///   args.end_ns holds its true end. Hence events of one thread are always disjoint.
+/// * They stay disjoint in a viewer's doubles, and a zero-length span stays in its place: an event
+///   that touches the next one is written less than half a nanosecond short, one that starts at the
+///   same instant as the one before as much late (in runs of up to days). Round to nanoseconds.
 /// * Counters: activations in flight per rank, newest weight version per stage.
 ///
 /// `trace.spans` need not be sorted; ranks and peers must lie in [0, ranks).

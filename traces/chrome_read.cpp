@@ -42,24 +42,24 @@ std::string_view TypeName(const Value& value) {
   return kNames[value.index()];
 }
 
-/// Exactly, if `text` is a plain decimal; digits beyond nanoseconds must be zeros.
-std::optional<int64_t> ExactNanoseconds(std::string_view text) {
+/// Microseconds as a plain decimal, rounded to nanoseconds digit by digit.
+std::optional<int64_t> RoundedNanoseconds(std::string_view text) {
   const size_t point = text.find('.');
   if (point == std::string_view::npos || text.find_first_of("eE") != std::string_view::npos) {
     return std::nullopt;
   }
-  std::string digits(text.substr(0, point));
+  const bool negative = text.front() == '-';
   const std::string_view fraction = text.substr(point + 1);
+  std::string digits(text.substr(negative ? 1 : 0, point - (negative ? 1 : 0)));
   digits += fraction.substr(0, 3);
   digits.append(3 - std::min<size_t>(3, fraction.size()), '0');
-  if (fraction.size() > 3 && fraction.find_first_not_of('0', 3) != std::string_view::npos) {
+  int64_t size = 0;
+  if (std::from_chars(digits.data(), digits.data() + digits.size(), size).ec != std::errc() ||
+      size > kLongest) {
     return std::nullopt;
   }
-  int64_t nanoseconds = 0;
-  const auto [end, error] =
-      std::from_chars(digits.data(), digits.data() + digits.size(), nanoseconds);
-  if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
-  return nanoseconds;
+  if (fraction.size() > 3 && fraction[3] >= '5') ++size;
+  return negative ? -size : size;
 }
 
 /// A flat JSON object: values by their path, such as "args.first.stage".
@@ -117,7 +117,7 @@ class Fields {
       const bool fits = *whole >= -kLongest / 1000 && *whole <= kLongest / 1000;
       if (fits) nanoseconds = *whole * 1000;
     } else if (const auto* decimal = std::get_if<Decimal>(&value)) {
-      nanoseconds = ExactNanoseconds(decimal->text);
+      nanoseconds = RoundedNanoseconds(decimal->text);
       if (!nanoseconds && std::abs(decimal->value) < static_cast<double>(kLongest) / 1000) {
         nanoseconds = std::llround(decimal->value * 1000);
       }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <tuple>
@@ -102,6 +103,10 @@ Comparison Compare(const Trace& measured, const Trace& simulated, int64_t warm_u
   comparison.simulated_bubble =
       ComputeMetrics(TotalsOf(simulated), s, BusyPerStep(simulated, warm_up)).bubble;
   return comparison;
+}
+
+bool WithinTolerance(const Comparison& comparison, double percent) {
+  return 100 * std::abs(comparison.step_error) <= percent;
 }
 
 }  // namespace pipelag

@@ -37,4 +37,7 @@ struct Comparison {
 Comparison Compare(const Trace& measured, const Trace& simulated, int64_t warm_up = 1,
                    const std::optional<StepTime>& exact_step = std::nullopt);
 
+/// Whether the step time is predicted to within `percent` of the measured one, either way.
+bool WithinTolerance(const Comparison& comparison, double percent);
+
 }  // namespace pipelag

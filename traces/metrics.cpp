@@ -193,6 +193,18 @@ StepTime Median(std::vector<Nanoseconds> values) {
   return Reduced(lower.count() + at->count(), 2);
 }
 
+IdleParts PartsOfIdle(const Metrics& metrics, size_t rank) {
+  const RankTotals& totals = metrics.ranks.at(rank).totals;
+  return {totals.first_start, totals.last_end - totals.first_start - totals.busy,
+          metrics.makespan - totals.last_end};
+}
+
+double TokensPerSecond(const Trace& trace, StepTime step_time) {
+  if (step_time.numerator == 0) return 0;
+  return static_cast<double>(trace.tokens_per_step) * 1e9 *
+         static_cast<double>(step_time.denominator) / static_cast<double>(step_time.numerator);
+}
+
 std::vector<int64_t> MeasuredDelay(const Trace& trace) {
   std::vector<int64_t> delay(static_cast<size_t>(trace.stages), -1);
   for (const Span& span : trace.spans) {

@@ -82,6 +82,17 @@ Nanoseconds BusyPerStep(const Trace& trace, int64_t warm_up = 1);
 /// must be at least one value.
 StepTime Median(std::vector<Nanoseconds> values);
 
+/// Where the idle time of a rank lies: before its first action, between its actions, after its last.
+struct IdleParts {
+  Nanoseconds before{0};
+  Nanoseconds between{0};
+  Nanoseconds after{0};
+};
+IdleParts PartsOfIdle(const Metrics& metrics, size_t rank);
+
+/// Of a run at this step time; 0 if the trace does not say how many tokens a step has.
+double TokensPerSecond(const Trace& trace, StepTime step_time);
+
 /// Versions a gradient was old when applied, as measured: per stage the maximum over the run's F of
 /// step − version read; -1 for a stage without F or without versions.
 std::vector<int64_t> MeasuredDelay(const Trace& trace);

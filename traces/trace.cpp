@@ -8,6 +8,20 @@
 #include "models/error.h"
 
 namespace pipelag {
+namespace {
+
+/// The order of spans in a trace.
+struct Before {
+  int ranks;
+  bool operator()(const Span& a, const Span& b) const {
+    if (a.rank != b.rank) return a.rank < b.rank;
+    const int64_t lane_a = LaneNumber(a, ranks);
+    const int64_t lane_b = LaneNumber(b, ranks);
+    return std::tie(lane_a, a.start, a.end) < std::tie(lane_b, b.start, b.end);
+  }
+};
+
+}  // namespace
 
 int64_t LaneNumber(const Span& span, int ranks) {
   constexpr int64_t kLanesPerPeer = 4;
@@ -50,11 +64,11 @@ std::string SpanName(const Span& span) {
 }
 
 void SortSpans(Trace& trace) {
-  const auto key = [&](const Span& span) {
-    return std::tuple(span.rank, LaneNumber(span, trace.ranks), span.start, span.end);
-  };
-  std::stable_sort(trace.spans.begin(), trace.spans.end(),
-                   [&](const Span& a, const Span& b) { return key(a) < key(b); });
+  std::stable_sort(trace.spans.begin(), trace.spans.end(), Before{trace.ranks});
+}
+
+bool AreSorted(const Trace& trace) {
+  return std::is_sorted(trace.spans.begin(), trace.spans.end(), Before{trace.ranks});
 }
 
 }  // namespace pipelag

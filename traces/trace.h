@@ -68,5 +68,6 @@ std::string SpanName(const Span& span);
 
 /// Brings `spans` into the order stated above; ties by end, then by order of appearance.
 void SortSpans(Trace& trace);
+bool AreSorted(const Trace& trace);
 
 }  // namespace pipelag

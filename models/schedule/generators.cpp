@@ -18,6 +18,9 @@ constexpr Generator kGenerators[] = {
      Generate2BW},
 };
 
+/// Keeps micro-batch numbers within 32 bits and a slip of the pen from filling the memory.
+constexpr int64_t kMostForwards = int64_t{1} << 28;
+
 void CheckOptions(const GeneratorOptions& options) {
   const auto positive = [](const char* flag, int value) {
     if (value < 1) throw Error(fmt::format("{} must be at least 1, not {}", flag, value));
@@ -26,7 +29,18 @@ void CheckOptions(const GeneratorOptions& options) {
   positive("--microbatches", options.microbatches);
   positive("--warmup-slope", options.warmup_slope);
   if (options.ranks > 65535) {
-    throw Error(fmt::format("--ranks {} is more than the 65535 that a schedule can hold",
+    throw Error(
+        fmt::format("--ranks {} is more than the 65535 that a schedule can hold", options.ranks));
+  }
+  const int64_t microbatches = options.microbatches;
+  if (options.ranks * microbatches > kMostForwards) {
+    throw Error(
+        fmt::format("--ranks {} times --microbatches {} is more than the {} forwards of a "
+                    "step that a schedule can hold",
+                    options.ranks, microbatches, kMostForwards));
+  }
+  if (options.warmup_slope * static_cast<int64_t>(options.ranks) > kMostForwards) {
+    throw Error(fmt::format("--warmup-slope {} is too steep for --ranks {}", options.warmup_slope,
                             options.ranks));
   }
 }
@@ -44,8 +58,8 @@ Schedule Generate(std::string_view name, const GeneratorOptions& options) {
     }
     names.push_back(generator.name);
   }
-  throw Error(fmt::format("'{}' is not a known schedule; the nearest is '{}'", name,
-                          Nearest(name, names)));
+  throw Error(
+      fmt::format("'{}' is not a known schedule; the nearest is '{}'", name, Nearest(name, names)));
 }
 
 }  // namespace pipelag

@@ -1,5 +1,7 @@
 #include "models/schedule/linear.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -7,6 +9,11 @@ namespace pipelag {
 
 Schedule LinearPipeline(std::string_view name, WeightPolicy policy,
                         const GeneratorOptions& options) {
+  if (options.late_update.value_or(false) && policy != WeightPolicy::kDoubleBuffered) {
+    throw Error(fmt::format("{} updates as soon as a batch's gradients are there: a late "
+                            "--update-placement needs double-buffered weights",
+                            name));
+  }
   Schedule schedule;
   schedule.name = name;
   schedule.ranks = schedule.stages = options.ranks;

@@ -5,7 +5,8 @@
 
 namespace pipelag {
 
-/// Sizes, placement and groups of a schedule with one stage per rank; the bodies are empty.
+/// Sizes, placement and groups of a schedule with one stage per rank; the bodies are empty. Throws
+/// Error for a late update that the policy does not allow.
 Schedule LinearPipeline(std::string_view name, WeightPolicy policy,
                         const GeneratorOptions& options);
 

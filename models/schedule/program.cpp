@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <map>
 #include <tuple>
 
@@ -26,6 +27,13 @@ struct NoObserver {
   void OnReduce(int, int, int64_t, int64_t, int64_t) {}
 };
 
+void CheckSteps(int64_t steps) {
+  if (steps < 1) throw Error(fmt::format("--steps must be at least 1, not {}", steps));
+  if (steps > std::numeric_limits<int32_t>::max()) {
+    throw Error(fmt::format("--steps {} is more than the 2147483647 that can be numbered", steps));
+  }
+}
+
 int64_t ShiftOf(const Action& action, int microbatches) {
   return HasMicrobatch(action.kind) ? FloorDiv(action.microbatch, microbatches)
                                     : action.microbatch;
@@ -35,10 +43,7 @@ int64_t ShiftOf(const Action& action, int microbatches) {
 
 Program::Program(Schedule schedule, int64_t steps)
     : schedule_(std::make_shared<const Schedule>(std::move(schedule))), steps_(steps) {
-  if (steps < 1) throw Error(fmt::format("--steps must be at least 1, not {}", steps));
-  if (steps > std::numeric_limits<int32_t>::max()) {
-    throw Error(fmt::format("--steps {} is more than the 2147483647 that can be numbered", steps));
-  }
+  CheckSteps(steps);
   std::vector<Finding> findings = Validate(*schedule_);
   if (!findings.empty()) throw ScheduleError(*schedule_, std::move(findings));
   updates_ = FindUpdates(*schedule_);
@@ -50,8 +55,14 @@ Program::Program(Schedule schedule, int64_t steps)
   BuildPeaks();
 }
 
+int64_t Program::actions() const {
+  int64_t of_step = 0;
+  for (const auto& body : schedule_->body) of_step += static_cast<int64_t>(body.size());
+  return of_step * steps_;
+}
+
 Program Program::WithSteps(int64_t steps) const {
-  CHECK(steps >= 1);
+  CheckSteps(steps);
   Program other = *this;
   other.steps_ = steps;
   other.BuildPeaks();

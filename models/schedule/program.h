@@ -67,6 +67,8 @@ class Program {
   const Schedule& schedule() const { return *schedule_; }
   int64_t steps() const { return steps_; }
   int64_t total_microbatches() const { return steps_ * schedule_->microbatches; }
+  /// Compute-lane actions of the run, over all ranks.
+  int64_t actions() const;
   /// The same body for another number of steps; shares the body, checks nothing again.
   Program WithSteps(int64_t steps) const;
 

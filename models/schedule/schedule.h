@@ -1,5 +1,6 @@
-// A pipeline schedule as data: the drawing in the paper. One periodic body per rank; any run is that
-// body laid over all steps and clipped to the micro-batches that exist. Knows no hardware, no seconds.
+// A pipeline schedule as data: the drawing in the paper. One periodic body per rank; any run is
+// that body laid over all steps and clipped to the micro-batches that exist. Knows no hardware, no
+// seconds.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@ enum class WeightPolicy : uint8_t {
   kStashed,         ///< PipeDream: c of the batch's first F on that stage, for all its F, B, I
   kVerticalSync,    ///< PipeDream: c of the batch's first F on stage 0 of its stream
   kDoubleBuffered,  ///< PipeDream-2BW: max(t − 1, 0)
-  kLatest,          ///< PACI: c(a), no stash, so F and B of a micro-batch may read different versions
+  kLatest,  ///< PACI: c(a), no stash, so F and B of a micro-batch may read different versions
 };
 std::string_view PolicyName(WeightPolicy policy);
 
@@ -32,7 +33,8 @@ struct CollectiveGroup {
     kBarrier,   ///< flush barrier over all ranks, no data
   };
   Purpose purpose = Purpose::kReplicas;
-  std::vector<int> stages;  ///< placed stages, ascending; AR(t) waits for their gradients of batch t
+  std::vector<int>
+      stages;  ///< placed stages, ascending; AR(t) waits for their gradients of batch t
 };
 
 struct Schedule {
@@ -65,6 +67,15 @@ struct Schedule {
 constexpr int64_t FloorDiv(int64_t a, int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
 constexpr int64_t FloorMod(int64_t a, int64_t b) { return a - FloorDiv(a, b) * b; }
 
+/// Forwards that the first stage of a stream runs before its first gradient in an endless run: the
+/// w_0 of the warm-up, or m − 1 and less with a flush. The greatest over the streams. The schedule
+/// must be valid.
+int64_t WarmUpForwards(const Schedule& schedule);
+
+/// Steps of a run that nobody gave a number of: 1 with a flush, else enough to leave the warm-up,
+/// max(10, ⌈2·w_0 / m⌉ + 10). The schedule must be valid.
+int64_t DefaultSteps(const Schedule& schedule);
+
 /// Something wrong with a schedule, and where.
 struct Finding {
   std::string message;  ///< one sentence
@@ -72,20 +83,29 @@ struct Finding {
   int position = -1;    ///< index in the rank's body
 };
 
-/// An ill-formed schedule. what() is the sentences followed by the grid with the bad cells marked.
+/// An ill-formed schedule. what() is one sentence: the schedule's name, the first finding and how
+/// many there are.
 class ScheduleError : public Error {
  public:
   ScheduleError(const Schedule& schedule, std::vector<Finding> findings);
+  /// The same, spoken of by the file it came from.
+  ScheduleError InFile(const std::string& file) const;
+
   const std::vector<Finding>& findings() const { return findings_; }
+  /// The schedule's grid with the bad cells marked; empty if no finding has a place in it.
+  const std::string& grid() const { return grid_; }
 
  private:
+  ScheduleError(const std::string& name, std::vector<Finding> findings, std::string grid);
+
   std::vector<Finding> findings_;
+  std::string grid_;
 };
 
 /// Checks that need no execution: sizes, placement, every F, B or I+W and U exactly once and on its
-/// own rank, OVERLAP pairs, groups, no action of a micro-batch before its own forward in its lane, and
-/// every weight version read exists (`version x of stage s does not exist yet`). Deadlocks across
-/// ranks are found when the schedule is lowered.
+/// own rank, OVERLAP pairs, groups, no action of a micro-batch before its own forward in its lane,
+/// and every weight version read exists (`version x of stage s does not exist yet`). Deadlocks
+/// across ranks are found when the schedule is lowered.
 std::vector<Finding> Validate(const Schedule& schedule);
 
 }  // namespace pipelag

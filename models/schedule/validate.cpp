@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 
 #include "models/schedule/schedule.h"
@@ -59,11 +60,21 @@ class Validator {
       Add(fmt::format("the schedule lists {} ranks, but it has {}", s.body.size(), s.ranks));
     }
     for (const int rank : s.placement) {
-      if (rank < 0 || rank >= s.ranks) Add(fmt::format("a stage is placed on rank {}", rank));
+      if (rank < 0 || rank >= s.ranks) {
+        Add(fmt::format("a stage is placed on rank {}, which does not exist", rank));
+      }
     }
-    for (const CollectiveGroup& group : s.groups) {
-      for (const int stage : group.stages) {
-        if (stage < 0 || stage >= placed) Add(fmt::format("a group names stage {}", stage));
+    for (size_t g = 0; g < s.groups.size(); ++g) {
+      const std::vector<int>& stages = s.groups[g].stages;
+      if (stages.empty()) Add(fmt::format("group {} has no stages", g));
+      for (const int stage : stages) {
+        if (stage < 0 || stage >= placed) {
+          Add(fmt::format("group {} names stage {}, which does not exist", g, stage));
+        }
+      }
+      if (std::adjacent_find(stages.begin(), stages.end(), std::greater_equal<>()) !=
+          stages.end()) {
+        Add(fmt::format("group {} does not name its stages in ascending order, each once", g));
       }
     }
     return findings_.empty();

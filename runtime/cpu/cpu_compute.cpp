@@ -169,6 +169,7 @@ void CpuCompute::Update(StageState& stage, const ComputeTask& task) {
                         task.taken_at < 0 ? nullptr
                                           : stage.weights[static_cast<size_t>(task.taken_at)]);
   std::fill_n(gradients, layout.size(), 0.0f);
+  if (stage.network.last() && options_.on_step) options_.on_step(number);
 }
 
 void CpuCompute::TakeNorms(const StageState& stage, const ComputeTask& task) {

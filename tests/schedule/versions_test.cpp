@@ -98,7 +98,7 @@ TEST(Versions, DoubleBufferedNeedsEnoughMicrobatches) {
         const std::string text = error.what();
         EXPECT_NE(text.find("version 1 of stage 0 does not exist yet"), std::string::npos) << text;
         EXPECT_NE(text.find("are too few"), std::string::npos) << text;
-        EXPECT_NE(text.find(">0F"), std::string::npos) << text;
+        EXPECT_NE(error.grid().find(">0F"), std::string::npos) << error.grid();
       }
     }
   }
@@ -107,6 +107,23 @@ TEST(Versions, DoubleBufferedNeedsEnoughMicrobatches) {
 TEST(Versions, LateUpdateWithTooFewMicrobatchesDeadlocks) {
   const GeneratorOptions late{.ranks = 4, .microbatches = 2, .norm = true, .late_update = true};
   EXPECT_THROW(Program(Generate("2bw", late), 1), ScheduleError);
+}
+
+TEST(Steps, EnoughToLeaveTheWarmUp) {
+  for (int p = 1; p <= 9; ++p) {
+    for (int slope = 1; slope <= 3; ++slope) {
+      for (int m = 1; m <= 12; ++m) {
+        const GeneratorOptions options{.ranks = p, .microbatches = m, .warmup_slope = slope};
+        const int64_t w = int64_t{slope} * (p - 1);
+        const Schedule endless = Generate("pipedream", options);
+        EXPECT_EQ(WarmUpForwards(endless), w);
+        EXPECT_EQ(DefaultSteps(endless), std::max<int64_t>(10, (2 * w + m - 1) / m + 10));
+        EXPECT_EQ(WarmUpForwards(Generate("1f1b", options)), std::min<int64_t>(w, m - 1));
+        EXPECT_EQ(DefaultSteps(Generate("1f1b", options)), 1);
+        EXPECT_EQ(WarmUpForwards(Generate("gpipe", options)), m - 1);
+      }
+    }
+  }
 }
 
 TEST(Peaks, InFlightPerStage) {

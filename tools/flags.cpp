@@ -1,0 +1,235 @@
+// The flags that several subcommands share, and what they mean: which schedules, what they cost.
+// Must not know what is done with either.
+#include "tools/flags.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+
+#include "models/names.h"
+#include "models/schedule/generators.h"
+#include "models/schedule/text.h"
+
+namespace pipelag {
+namespace {
+
+constexpr std::string_view kTimesOfCompute[] = {"forward", "backward", "backward-input",
+                                                "backward-weight"};
+
+std::vector<std::string_view> KnownSchedules() {
+  std::vector<std::string_view> names;
+  for (const Generator& generator : Generators()) names.push_back(generator.name);
+  return names;
+}
+
+bool WantsNorm(const Arguments& arguments) {
+  if (!arguments.Has("clip-norm")) return false;
+  if (arguments.HasValue("clip-norm") && arguments.Decimal("clip-norm") <= 0) {
+    throw Error(fmt::format("{}: '{}' is not a positive norm", arguments.PlaceOf("clip-norm"),
+                            arguments.Text("clip-norm")));
+  }
+  return true;
+}
+
+bool WantsBarrier(const Arguments& arguments) {
+  constexpr std::string_view kBarriers[] = {"none", "global"};
+  return arguments.Has("flush-barrier") && arguments.Choice("flush-barrier", kBarriers) == "global";
+}
+
+std::optional<bool> LateUpdate(const Arguments& arguments) {
+  constexpr std::string_view kPlacements[] = {"early", "late"};
+  if (!arguments.Has("update-placement")) return std::nullopt;
+  return arguments.Choice("update-placement", kPlacements) == "late";
+}
+
+/// What the file says stands; a flag may repeat it but not contradict it.
+NamedSchedule ReadScheduleFile(const std::string& file, const Arguments& arguments) {
+  NamedSchedule named{ReadCsv(file), file};
+  const auto check = [&](const std::string& flag, int actual, const char* what) {
+    if (!arguments.Has(flag) || arguments.Count(flag) == actual) return;
+    throw Error(fmt::format("{}: '{}' contradicts {}, which has {} {}", arguments.PlaceOf(flag),
+                            arguments.Text(flag), file, actual, what));
+  };
+  check("ranks", named.schedule.ranks, "ranks");
+  check("microbatches", named.schedule.microbatches, "micro-batches per step");
+  for (const char* flag :
+       {"warmup-slope", "flush-barrier", "clip-norm", "reduction", "update-placement"}) {
+    if (arguments.Has(flag)) {
+      throw Error(
+          fmt::format("{}: cannot change {}, whose order is fixed", arguments.PlaceOf(flag), file));
+    }
+  }
+  return named;
+}
+
+Schedule GenerateByFlags(const std::string& name, const Arguments& arguments) {
+  GeneratorOptions options;
+  options.ranks = static_cast<int>(arguments.Count("ranks"));
+  options.microbatches = static_cast<int>(arguments.Count("microbatches"));
+  options.warmup_slope = static_cast<int>(arguments.CountOr("warmup-slope", 1));
+  options.reduction = arguments.Has("reduction");
+  options.norm = WantsNorm(arguments);
+  options.barrier = WantsBarrier(arguments);
+  options.late_update = LateUpdate(arguments);
+  return Generate(name, options);
+}
+
+Costs DefaultCosts(int stages) {
+  const auto all = [&](int64_t milliseconds) {
+    return std::vector<Nanoseconds>(static_cast<size_t>(stages),
+                                    std::chrono::milliseconds(milliseconds));
+  };
+  Costs costs;
+  costs.forward = all(1);
+  costs.backward = all(2);
+  costs.backward_input = all(1);
+  costs.backward_weight = all(1);
+  costs.source = "defaults: forward 1ms, backward 2ms";
+  return costs;
+}
+
+Costs CostsFromFile(const Arguments& arguments, int stages) {
+  const std::string file = arguments.Text("costs");
+  Costs costs = ReadCosts(file);
+  if (costs.stages() != stages) {
+    throw Error(fmt::format("{}: /forward_ns has times for {} stages, but the schedule has {}",
+                            file, costs.stages(), stages));
+  }
+  return costs;
+}
+
+void RequireTimes(const Arguments& arguments) {
+  const auto require = [&](const std::string& flag, const char* hint) {
+    if (arguments.Has(flag)) return;
+    throw Error(fmt::format("--{} is missing, though other times are given{}", flag, hint));
+  };
+  require("forward", "");
+  const bool input = arguments.Has("backward-input");
+  const bool weight = arguments.Has("backward-weight");
+  if (!input && !weight) {
+    require("backward", " (or give --backward-input with --backward-weight)");
+  } else {
+    require("backward-input", "");
+    require("backward-weight", "");
+  }
+}
+
+}  // namespace
+
+std::vector<Flag> ScheduleFlags() {
+  return {
+      {"schedule", "NAME[,NAME...]",
+       fmt::format("known schedules ({}) or paths of .csv files",
+                   fmt::join(KnownSchedules(), " "))},
+      {"ranks", "COUNT", "pipeline size"},
+      {"microbatches", "COUNT", "micro-batches per update"},
+      {"warmup-slope", "COUNT",
+       "warm-up forwards of stage s: slope times the stages behind it (default: 1)"},
+      {"flush-barrier", "none|global", "whether all ranks wait for each other before every update"},
+      {"clip-norm", "NORM",
+       "clip gradients to this global norm: all ranks wait for it before every update (a "
+       "simulation "
+       "takes it without a value too)",
+       FlagValue::kOptional},
+      {"reduction", "TIME", "all-reduce every stage's gradients before its update, in this time"},
+      {"update-placement", "early|late",
+       "of 2bw: update behind a batch's last backward, or before the forward that needs it"},
+  };
+}
+
+Flag StepsFlag() {
+  return {"steps", "COUNT",
+          "length of the run (default: 1 with a flush, else enough to leave the warm-up)"};
+}
+
+std::vector<Flag> CostFlags() {
+  return {
+      {"forward", "TIME[,TIME...]",
+       "forward of a stage: one time for all or one per stage (default without any times: 1ms)"},
+      {"backward", "TIME[,TIME...]", "backward of a stage (default without any times: 2ms)"},
+      {"backward-input", "TIME[,TIME...]", "its part for the input, with --backward-weight"},
+      {"backward-weight", "TIME[,TIME...]", "its part for the weights, with --backward-input"},
+      {"update", "TIME[,TIME...]", "optimizer update of a stage (default: 0)"},
+      {"p2p-latency", "TIME", "from the end of sending to arrival (default: 0)"},
+      {"p2p-bandwidth", "RATE", "between two ranks, each direction (default: unlimited)"},
+      {"activation-bytes", "SIZE", "of one message between two stages (default: 0)"},
+      {"costs", "FILE", "cost file of 'pipelag calibrate'; the flags above override it"},
+  };
+}
+
+Flag WarmUpFlag() { return {"warm-up", "STEPS", "first steps to leave out (default: 1)"}; }
+
+int64_t WarmUpOf(const Arguments& arguments) { return arguments.NumberOr("warm-up", 1); }
+
+std::vector<NamedSchedule> SchedulesOf(const Arguments& arguments) {
+  std::vector<NamedSchedule> schedules;
+  const std::vector<std::string_view> known = KnownSchedules();
+  for (const std::string& name : arguments.Texts("schedule")) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) {
+      schedules.push_back({GenerateByFlags(name, arguments), ""});
+    } else if (std::filesystem::path(name).extension() == ".csv" ||
+               name.find('/') != std::string::npos) {
+      schedules.push_back(ReadScheduleFile(name, arguments));
+    } else {
+      throw Error(
+          fmt::format("{}: '{}' is neither a known schedule nor a .csv file; the nearest "
+                      "schedule is '{}'",
+                      arguments.PlaceOf("schedule"), name, Nearest(name, known)));
+    }
+  }
+  return schedules;
+}
+
+Program Lower(const NamedSchedule& named, const Arguments& arguments) {
+  try {
+    const Program one_step(named.schedule, 1);
+    return one_step.WithSteps(arguments.Has("steps") ? arguments.Count("steps")
+                                                     : DefaultSteps(one_step.schedule()));
+  } catch (const ScheduleError& error) {
+    if (named.file.empty()) throw;
+    throw error.InFile(named.file);
+  }
+}
+
+Costs CostsOf(const Arguments& arguments, int stages) {
+  const bool any_time =
+      std::any_of(std::begin(kTimesOfCompute), std::end(kTimesOfCompute),
+                  [&](std::string_view flag) { return arguments.Has(std::string(flag)); });
+  Costs costs;
+  if (arguments.Has("costs")) {
+    costs = CostsFromFile(arguments, stages);
+  } else if (!any_time) {
+    costs = DefaultCosts(stages);
+  }
+  const auto times = [&](const std::string& flag, std::vector<Nanoseconds>& of_stages) {
+    if (!arguments.Has(flag)) return;
+    of_stages = PerStage(arguments.Durations(flag), stages, arguments.PlaceOf(flag));
+  };
+  times("forward", costs.forward);
+  times("backward", costs.backward);
+  times("backward-input", costs.backward_input);
+  times("backward-weight", costs.backward_weight);
+  times("update", costs.update);
+  if (any_time && !arguments.Has("costs")) RequireTimes(arguments);
+  if (costs.update.empty()) costs.update.resize(static_cast<size_t>(stages));
+  if (arguments.Has("p2p-latency")) costs.p2p_latency = arguments.Duration("p2p-latency");
+  if (arguments.Has("p2p-bandwidth")) costs.p2p_bandwidth = arguments.Rate("p2p-bandwidth");
+  if (arguments.Has("activation-bytes"))
+    costs.activation_bytes = arguments.Size("activation-bytes");
+  return costs;
+}
+
+std::vector<Nanoseconds> ReductionOf(const Arguments& arguments) {
+  if (!arguments.Has("reduction")) return {};
+  return {arguments.Duration("reduction")};
+}
+
+std::vector<Flag> Concatenate(std::vector<std::vector<Flag>> groups) {
+  std::vector<Flag> all;
+  for (std::vector<Flag>& group : groups) all.insert(all.end(), group.begin(), group.end());
+  return all;
+}
+
+}  // namespace pipelag

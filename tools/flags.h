@@ -1,0 +1,46 @@
+// The flags that several subcommands share, and what they mean: which schedules, what they cost.
+// Must not know what is done with either.
+#pragma once
+
+#include <vector>
+
+#include "models/costs.h"
+#include "models/schedule/program.h"
+#include "tools/arguments.h"
+#include "tools/subcommand.h"
+
+namespace pipelag {
+
+/// --schedule, --ranks, --microbatches and the variants of a schedule.
+std::vector<Flag> ScheduleFlags();
+
+/// --steps.
+Flag StepsFlag();
+
+/// --forward … --costs, and --reduction.
+std::vector<Flag> CostFlags();
+
+/// --warm-up.
+Flag WarmUpFlag();
+/// Steps to leave out, 1 if not given.
+int64_t WarmUpOf(const Arguments& arguments);
+
+/// The schedules of --schedule in order: known names generated, `.csv` files read. Not checked yet.
+struct NamedSchedule {
+  Schedule schedule;
+  std::string file;  ///< empty for a generated one
+};
+std::vector<NamedSchedule> SchedulesOf(const Arguments& arguments);
+
+/// Checked and lowered, for --steps or the default number of steps. A ScheduleError names the file.
+Program Lower(const NamedSchedule& named, const Arguments& arguments);
+
+/// Times per stage by the flags, over those of --costs; 1 ms and 2 ms if there are none at all.
+Costs CostsOf(const Arguments& arguments, int stages);
+
+/// Times of the collectives, as ActionTimes wants them.
+std::vector<Nanoseconds> ReductionOf(const Arguments& arguments);
+
+std::vector<Flag> Concatenate(std::vector<std::vector<Flag>> groups);
+
+}  // namespace pipelag

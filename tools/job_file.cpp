@@ -1,0 +1,74 @@
+// Job files: a JSON object whose keys are the names of flags. Must not know what a flag is for.
+#include "tools/job_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "models/file.h"
+#include "models/names.h"
+
+namespace pipelag {
+namespace {
+
+using Json = nlohmann::json;
+
+/// A number or a text as it would stand behind the flag.
+std::string ScalarText(const Json& value, const std::string& place) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_number()) return value.dump();
+  throw Error(fmt::format("{}: expected a text or a number, not {}", place, value.type_name()));
+}
+
+void AddKey(const std::string& key, const Json& value, const std::string& place,
+            std::map<std::string, Given>& job) {
+  if (value.is_boolean()) {
+    if (value.get<bool>()) job[key] = {{}, false, place};
+    return;
+  }
+  Given given{{}, value.is_array(), place};
+  if (value.is_array()) {
+    if (value.empty()) throw Error(fmt::format("{}: the list is empty", place));
+    for (size_t i = 0; i < value.size(); ++i) {
+      given.items.push_back(ScalarText(value[i], fmt::format("{}/{}", place, i)));
+    }
+  } else {
+    given.items.push_back(ScalarText(value, place));
+  }
+  job[key] = std::move(given);
+}
+
+}  // namespace
+
+std::map<std::string, Given> ReadJob(const std::filesystem::path& file,
+                                     std::span<const std::string> known) {
+  const std::string text = ReadFile(file);
+  if (text.empty()) throw Error(fmt::format("{}: the job file is empty", file.string()));
+  Json root;
+  try {
+    root = Json::parse(text);
+  } catch (const Json::parse_error& error) {
+    const bool ends = error.byte > text.size();
+    throw Error(fmt::format("{}: not valid JSON {} byte {}", file.string(),
+                            ends ? "as it ends too early, after" : "at",
+                            ends ? text.size() : error.byte));
+  }
+  if (!root.is_object()) {
+    throw Error(
+        fmt::format("{}: /: a job is a JSON object, not {}", file.string(), root.type_name()));
+  }
+  std::map<std::string, Given> job;
+  for (const auto& [key, value] : root.items()) {
+    const std::string place = fmt::format("{}: /{}", file.string(), key);
+    if (std::find(known.begin(), known.end(), key) == known.end()) {
+      const std::vector<std::string_view> names(known.begin(), known.end());
+      throw Error(fmt::format("{}: unknown key; the nearest known one is '{}'", place,
+                              Nearest(key, names)));
+    }
+    AddKey(key, value, place, job);
+  }
+  return job;
+}
+
+}  // namespace pipelag

@@ -1,0 +1,75 @@
+// `pipelag list`: what is known by name. A new kind of name is one line in the table of kinds.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "models/schedule/generators.h"
+#include "runtime/optimizer/optimizer.h"
+#include "tools/arguments.h"
+#include "tools/subcommand.h"
+
+namespace pipelag {
+namespace {
+
+struct Entry {
+  std::string name;
+  std::string_view summary;
+};
+
+struct Kind {
+  std::string_view name;
+  std::vector<Entry> entries;
+};
+
+std::vector<Entry> Schedules() {
+  std::vector<Entry> entries;
+  for (const Generator& generator : Generators()) {
+    entries.push_back({std::string(generator.name), generator.summary});
+  }
+  return entries;
+}
+
+std::vector<Entry> Optimizers() {
+  std::vector<Entry> entries;
+  for (const std::string& name : OptimizerNames()) entries.push_back({name, ""});
+  return entries;
+}
+
+std::vector<Kind> Kinds() {
+  return {
+      {"schedules", Schedules()},
+      {"optimizers", Optimizers()},
+      {"backends", {{"threads", "a thread per rank"}, {"serial", "the reference in one thread"}}},
+  };
+}
+
+int Run(const Arguments& arguments) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  for (const Kind& kind : Kinds()) {
+    std::string text = fmt::format("{}:\n", kind.name);
+    for (const Entry& entry : kind.entries) {
+      json[std::string(kind.name)].push_back({{"name", entry.name}, {"summary", entry.summary}});
+      text += entry.summary.empty()
+                  ? fmt::format("  {}\n", entry.name)
+                  : fmt::format("  {:<10} {}\n", entry.name, entry.summary);
+    }
+    if (!WantsJson(arguments)) fmt::print("{}", text);
+  }
+  if (WantsJson(arguments)) fmt::print("{}\n", json.dump(2));
+  return 0;
+}
+
+}  // namespace
+
+Subcommand ListCommand() {
+  return {
+      .name = "list",
+      .operands = "",
+      .summary = "names the known schedules, optimizers and backends",
+      .details = "",
+      .flags = {FormatFlag()},
+      .run = Run,
+  };
+}
+
+}  // namespace pipelag

@@ -1,0 +1,166 @@
+// The result of a run, simulated or measured, as JSON and as text: one form for every subcommand
+// that has one. Must not know where the figures come from.
+#include "tools/result.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "tools/table.h"
+
+namespace pipelag {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json Known(int value) { return value < 0 ? Json(nullptr) : Json(value); }
+std::string KnownText(int value) { return value < 0 ? "-" : fmt::format("{}", value); }
+
+Json PerStage(const RunResult& result) {
+  Json rows = Json::array();
+  for (size_t s = 0; s < result.versions.size(); ++s) {
+    const StageVersions& versions = result.versions[s];
+    rows.push_back({{"stage", s},
+                    {"rank", result.trace.stage_rank.at(s)},
+                    {"gradient_delay", Known(versions.gradient_delay)},
+                    {"gradient_delay_min", Known(versions.gradient_delay_min)},
+                    {"backward_delay", Known(versions.backward_delay)},
+                    {"weight_versions", Known(versions.weight_versions)}});
+  }
+  return rows;
+}
+
+Json PerRank(const Metrics& metrics) {
+  Json rows = Json::array();
+  for (size_t r = 0; r < metrics.ranks.size(); ++r) {
+    const RankMetrics& rank = metrics.ranks[r];
+    rows.push_back({{"rank", r},
+                    {"busy_ns", rank.totals.busy.count()},
+                    {"idle_ns", rank.idle.count()},
+                    {"wait_ns", rank.totals.wait.count()},
+                    {"transfer_ns", rank.totals.transfer.count()},
+                    {"peak_in_flight", rank.totals.peak_in_flight}});
+  }
+  return rows;
+}
+
+std::vector<int64_t> DelaysOf(const RunResult& result) {
+  std::vector<int64_t> delays;
+  for (const StageVersions& versions : result.versions) {
+    delays.push_back(versions.gradient_delay);
+  }
+  return delays;
+}
+
+std::vector<int64_t> VersionsOf(const RunResult& result) {
+  std::vector<int64_t> counts;
+  for (const StageVersions& versions : result.versions) {
+    counts.push_back(versions.weight_versions);
+  }
+  return counts;
+}
+
+std::vector<int64_t> InFlightOf(const RunResult& result) {
+  std::vector<int64_t> peaks;
+  for (const RankMetrics& rank : result.metrics.ranks) peaks.push_back(rank.totals.peak_in_flight);
+  return peaks;
+}
+
+std::string RankTable(const Metrics& metrics) {
+  std::vector<std::vector<std::string>> rows = {
+      {"rank", "busy", "idle", "before", "between", "after", "waiting", "transfer", "in flight"}};
+  for (size_t r = 0; r < metrics.ranks.size(); ++r) {
+    const RankMetrics& rank = metrics.ranks[r];
+    const IdleParts parts = PartsOfIdle(metrics, r);
+    rows.push_back({fmt::format("{}", r), FormatDuration(rank.totals.busy),
+                    FormatDuration(rank.idle), FormatDuration(parts.before),
+                    FormatDuration(parts.between), FormatDuration(parts.after),
+                    FormatDuration(rank.totals.wait), FormatDuration(rank.totals.transfer),
+                    fmt::format("{}", rank.totals.peak_in_flight)});
+  }
+  return FormatTable(rows);
+}
+
+std::string StageTable(const RunResult& result) {
+  std::vector<std::vector<std::string>> rows = {
+      {"stage", "rank", "gradient delay", "least", "of backward", "weight versions"}};
+  for (size_t s = 0; s < result.versions.size(); ++s) {
+    const StageVersions& v = result.versions[s];
+    rows.push_back({fmt::format("{}", s), fmt::format("{}", result.trace.stage_rank.at(s)),
+                    KnownText(v.gradient_delay), KnownText(v.gradient_delay_min),
+                    KnownText(v.backward_delay), KnownText(v.weight_versions)});
+  }
+  return FormatTable(rows);
+}
+
+}  // namespace
+
+Json ResultJson(const RunResult& result) {
+  const Metrics& metrics = result.metrics;
+  Json json = {{"schedule", result.trace.schedule},
+               {"ranks", result.trace.ranks},
+               {"stages", result.stages},
+               {"microbatches", result.trace.microbatches},
+               {"steps", result.trace.steps},
+               {"makespan_ns", metrics.makespan.count()},
+               {"step_time_ns", metrics.step_time.RoundedUp().count()},
+               {"step_time_exact", {metrics.step_time.numerator, metrics.step_time.denominator}},
+               {"bubble",
+                {{"idle_of_makespan", metrics.bubble.idle_of_makespan},
+                 {"idle_over_ideal", metrics.bubble.idle_over_ideal},
+                 {"of_span", metrics.bubble.of_span},
+                 {"steady_state", metrics.bubble.steady_state}}}};
+  if (result.trace.tokens_per_step > 0) {
+    json["tokens_per_s"] = TokensPerSecond(result.trace, metrics.step_time);
+  }
+  json["per_stage"] = PerStage(result);
+  json["per_rank"] = PerRank(metrics);
+  return json;
+}
+
+std::string ResultText(const RunResult& result) {
+  const Trace& trace = result.trace;
+  const Metrics& metrics = result.metrics;
+  std::string text = fmt::format(
+      "{}: {}, {}, {} per step, {}\n\n"
+      "makespan   {}\nstep time  {} in steady state\n",
+      trace.schedule, Counted(trace.ranks, "rank"), Counted(result.stages, "stage"),
+      Counted(trace.microbatches, "micro-batch"), Counted(trace.steps, "step"),
+      FormatDuration(metrics.makespan), FormatStepTime(metrics.step_time));
+  if (trace.tokens_per_step > 0) {
+    text += fmt::format("tokens/s   {:.1f}\n", TokensPerSecond(trace, metrics.step_time));
+  }
+  text += fmt::format(
+      "bubble     {} of the makespan, {} over the ideal, {} of the worst rank's span, {} in steady "
+      "state\n\n",
+      FormatShare(metrics.bubble.idle_of_makespan), FormatShare(metrics.bubble.idle_over_ideal),
+      FormatShare(metrics.bubble.of_span), FormatShare(metrics.bubble.steady_state));
+  return text + RankTable(metrics) +
+         "(idle: before the first, between, after the last action; waiting: for data)\n\n" +
+         StageTable(result);
+}
+
+std::string SideBySide(const std::vector<const RunResult*>& results) {
+  std::vector<std::vector<std::string>> rows = {{"schedule", "steps", "makespan", "step time",
+                                                 "idle/makespan", "idle/ideal", "of span", "steady",
+                                                 "in flight", "delay", "versions"}};
+  for (const RunResult* result : results) {
+    const Metrics& metrics = result->metrics;
+    rows.push_back({result->trace.schedule, fmt::format("{}", result->trace.steps),
+                    FormatDuration(metrics.makespan), FormatDuration(metrics.step_time.RoundedUp()),
+                    FormatShare(metrics.bubble.idle_of_makespan),
+                    FormatShare(metrics.bubble.idle_over_ideal),
+                    FormatShare(metrics.bubble.of_span), FormatShare(metrics.bubble.steady_state),
+                    FormatFew(InFlightOf(*result)), FormatFew(DelaysOf(*result)),
+                    FormatFew(VersionsOf(*result))});
+  }
+  return FormatTable(rows);
+}
+
+std::string JsonText(std::vector<Json> results) {
+  if (results.size() == 1) return results[0].dump(2) + '\n';
+  return Json{{"results", std::move(results)}}.dump(2) + '\n';
+}
+
+}  // namespace pipelag

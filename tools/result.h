@@ -1,0 +1,34 @@
+// The result of a run, simulated or measured, as JSON and as text: one form for every subcommand
+// that has one. Must not know where the figures come from.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "models/schedule/program.h"
+#include "traces/metrics.h"
+#include "traces/trace.h"
+
+namespace pipelag {
+
+struct RunResult {
+  Trace trace;  ///< header and, where it is to be drawn, spans
+  Metrics metrics;
+  std::vector<StageVersions> versions;  ///< per placed stage; −1: not known
+  int stages = 0;                       ///< slices of the network
+};
+
+/// The object that `simulate`, `analyze` and `run` print.
+nlohmann::ordered_json ResultJson(const RunResult& result);
+
+/// Makespan, step time, bubbles, and a row per rank and stage.
+std::string ResultText(const RunResult& result);
+
+/// Several runs side by side, a row each.
+std::string SideBySide(const std::vector<const RunResult*>& results);
+
+/// One object, or {"results": […]} of several, as text.
+std::string JsonText(std::vector<nlohmann::ordered_json> results);
+
+}  // namespace pipelag

@@ -1,0 +1,343 @@
+// `pipelag run`: trains for real, one schedule or a series of them in turn, and holds what was
+// measured against what the simulator predicts.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "models/file.h"
+#include "runtime/cpu/threads.h"
+#include "runtime/serial.h"
+#include "sim/simulator.h"
+#include "tools/flags.h"
+#include "tools/result.h"
+#include "tools/table.h"
+#include "tools/training_flags.h"
+#include "traces/calibrate.h"
+#include "traces/chrome.h"
+#include "traces/series.h"
+#include "traces/versions.h"
+
+namespace pipelag {
+namespace {
+
+constexpr int64_t kDefaultSteps = 20;
+constexpr std::string_view kBackends[] = {"threads", "serial"};
+
+/// One schedule of the series and what its repetitions came to.
+struct Series {
+  std::string name;
+  std::optional<Program> program;  ///< none for delays by hand
+  std::vector<TrainingResult> runs;
+  SeriesSummary summary;
+  std::optional<Simulation> simulated;
+
+  const TrainingResult& typical() const { return runs[summary.typical]; }
+};
+
+/// On a terminal a line that grows; in a pipe nothing.
+class ProgressLine {
+ public:
+  ProgressLine(std::string name, int64_t steps) : name_(std::move(name)), steps_(steps) {}
+  ~ProgressLine() {
+    if (shown_) fmt::print(stderr, "\r\x1b[K");
+  }
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
+
+  void Show(int64_t done) {
+    if (!terminal_) return;
+    shown_ = true;
+    constexpr int64_t kWidth = 40;
+    const auto filled = static_cast<size_t>(kWidth * done / steps_);
+    fmt::print(stderr, "\r{:<10} [{:<{}}] {}/{}", name_, std::string(filled, '#'), kWidth, done,
+               steps_);
+    std::fflush(stderr);
+  }
+
+ private:
+  std::string name_;
+  int64_t steps_;
+  bool terminal_ = isatty(STDERR_FILENO) == 1;
+  bool shown_ = false;
+};
+
+TrainingResult TrainOnce(const Series& series, const SerialPlan& plan, TrainingOptions options,
+                         const Corpus& corpus, bool serial) {
+  ProgressLine progress(series.name, plan.steps);
+  options.on_step = [&](int64_t done) { progress.Show(done); };
+  return serial ? TrainSerially(plan, options, corpus)
+                : TrainOnThreads(*series.program, options, corpus);
+}
+
+/// The series to run and, in `plans`, what its serial reference would be.
+std::vector<Series> SeriesOf(const Arguments& arguments, bool serial,
+                             std::vector<SerialPlan>& plans) {
+  std::vector<Series> all;
+  const int64_t steps = arguments.CountOr("steps", kDefaultSteps);
+  if (arguments.Has("delay")) {
+    if (!serial) {
+      throw Error(fmt::format("{}: delays by hand need --backend serial",
+                              arguments.PlaceOf("delay")));
+    }
+    if (arguments.Has("schedule")) {
+      throw Error(fmt::format("{}: --schedule brings its own delays", arguments.PlaceOf("delay")));
+    }
+    std::vector<int> delays;
+    for (const std::string& text : arguments.Texts("delay")) {
+      const int64_t delay = ParseInteger(text);
+      if (delay < 0 || delay > steps + 1'000'000) {
+        throw Error(fmt::format("{}: '{}' is not a number of updates", arguments.PlaceOf("delay"),
+                                text));
+      }
+      delays.push_back(static_cast<int>(std::min(delay, steps)));
+    }
+    const auto stages = static_cast<int>(arguments.CountOr(
+        "ranks", static_cast<int64_t>(delays.size())));
+    plans.push_back(PlanOfDelays(delays, stages,
+                                 static_cast<int>(arguments.Count("microbatches")), steps));
+    all.push_back({"serial", std::nullopt, {}, {}, {}});
+    return all;
+  }
+  for (const NamedSchedule& named : SchedulesOf(arguments)) {
+    Program program = Lower(named, arguments).WithSteps(steps);
+    plans.push_back(PlanOf(program));
+    all.push_back({program.schedule().name, std::move(program), {}, {}, {}});
+  }
+  return all;
+}
+
+/// The schedule of --predict-from among those run.
+size_t SourceOf(const Arguments& arguments, const std::vector<Series>& all, bool serial) {
+  const std::string name = arguments.Text("predict-from");
+  const std::string place = arguments.PlaceOf("predict-from");
+  if (serial) {
+    throw Error(fmt::format("{}: needs ranks that run side by side, not --backend serial", place));
+  }
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i].name == name) return i;
+  }
+  throw Error(fmt::format("{}: '{}' is none of the schedules run", place, name));
+}
+
+/// Simulates every schedule on costs calibrated on one of them.
+Costs Predict(std::vector<Series>& all, size_t source, int64_t warm_up) {
+  std::vector<Trace> traces;
+  for (const TrainingResult& run : all[source].runs) traces.push_back(run.trace);
+  const Costs costs = Calibrate(traces, {.warm_up = warm_up});
+  for (Series& series : all) {
+    const ActionTimes times(*series.program, costs);
+    series.simulated = Simulate(*series.program, times, {.spans = true});
+    series.simulated->trace.tokens_per_step = series.typical().trace.tokens_per_step;
+  }
+  return costs;
+}
+
+void WriteFolder(const std::filesystem::path& folder, const std::vector<Series>& all,
+                 const Costs* costs) {
+  std::vector<std::pair<std::string, const Trace*>> labelled;
+  for (const Series& series : all) {
+    labelled.emplace_back(series.name + " measured", &series.typical().trace);
+    WriteFile(folder / (series.name + ".measured.json"), ToChrome(series.typical().trace));
+    if (!series.simulated) continue;
+    labelled.emplace_back(series.name + " simulated", &series.simulated->trace);
+    WriteFile(folder / (series.name + ".simulated.json"), ToChrome(series.simulated->trace));
+  }
+  WriteFile(folder / "side-by-side.json", ToChrome(labelled));
+  if (costs != nullptr) WriteCosts(*costs, folder / "costs.json");
+}
+
+void WriteLosses(const std::string& file, const std::vector<Series>& all) {
+  std::string csv = "schedule,step,tokens,loss\n";
+  for (const Series& series : all) {
+    const TrainingResult& run = series.typical();
+    for (size_t step = 0; step < run.step_losses.size(); ++step) {
+      csv += fmt::format("{},{},{},{:.6f}\n", series.name, step,
+                         static_cast<int64_t>(step + 1) * run.trace.tokens_per_step,
+                         run.step_losses[step]);
+    }
+  }
+  WriteFile(file, csv);
+}
+
+RunResult ResultOf(const Series& series) {
+  const TrainingResult& run = series.typical();
+  RunResult result;
+  result.trace = run.trace;
+  result.stages = run.trace.stages;
+  result.metrics = series.summary.metrics;
+  result.versions = MeasuredVersions(run.trace);
+  return result;
+}
+
+nlohmann::ordered_json JsonOf(const Series& series, const Corpus& corpus) {
+  nlohmann::ordered_json json = ResultJson(ResultOf(series));
+  const TrainingResult& run = series.typical();
+  json["final_loss"] = run.final_loss();
+  json["validation_loss"] = run.validation_loss;
+  json["validation_tokens"] = run.validation_tokens;
+  if (corpus.entropy_rate) json["entropy_per_byte"] = *corpus.entropy_rate;
+  json["weights_sha256"] = run.weights_sha256;
+  json["repetitions"] = series.runs.size();
+  json["step_time_min_ns"] = series.summary.least.RoundedUp().count();
+  json["step_time_max_ns"] = series.summary.greatest.RoundedUp().count();
+  if (series.simulated) {
+    json["predicted"] = {
+        {"step_time_ns", series.simulated->metrics.step_time.RoundedUp().count()},
+        {"error", series.summary.ErrorOf(series.simulated->metrics.step_time)},
+        {"bubble_steady_state", series.simulated->metrics.bubble.steady_state}};
+  }
+  return json;
+}
+
+std::string DelaysText(const Series& series) {
+  std::vector<int64_t> delays;
+  for (const int64_t delay : MeasuredDelay(series.typical().trace)) delays.push_back(delay);
+  return FormatFew(delays);
+}
+
+std::string Table(const std::vector<Series>& all) {
+  const bool predicted = all.front().simulated.has_value();
+  std::vector<std::vector<std::string>> rows = {{"schedule", "step measured", "spread"}};
+  std::vector<std::string>& head = rows.front();
+  if (predicted) head.insert(head.end(), {"predicted", "error"});
+  head.emplace_back("bubble");
+  if (predicted) head.emplace_back("predicted");
+  head.insert(head.end(), {"delay", "tokens/s", "loss", "validation"});
+  for (const Series& series : all) {
+    const SeriesSummary& summary = series.summary;
+    const Metrics& metrics = summary.metrics;
+    std::vector<std::string> row = {
+        series.name, FormatDuration(metrics.step_time.RoundedUp()),
+        fmt::format("{} .. {}", FormatDuration(summary.least.RoundedUp()),
+                    FormatDuration(summary.greatest.RoundedUp()))};
+    if (predicted) {
+      row.push_back(FormatDuration(series.simulated->metrics.step_time.RoundedUp()));
+      row.push_back(fmt::format(
+          "{:+.1f} %", 100 * summary.ErrorOf(series.simulated->metrics.step_time)));
+    }
+    row.push_back(FormatShare(metrics.bubble.steady_state));
+    if (predicted) row.push_back(FormatShare(series.simulated->metrics.bubble.steady_state));
+    const TrainingResult& run = series.typical();
+    row.push_back(DelaysText(series));
+    row.push_back(fmt::format("{:.0f}", TokensPerSecond(run.trace, metrics.step_time)));
+    row.push_back(fmt::format("{:.4f}", run.final_loss()));
+    row.push_back(fmt::format("{:.4f}", run.validation_loss));
+    rows.push_back(std::move(row));
+  }
+  return FormatTable(rows);
+}
+
+std::string TextOf(const std::vector<Series>& all, const TrainingOptions& options,
+                   const Corpus& corpus) {
+  const TrainingResult& first = all.front().typical();
+  std::string text = fmt::format(
+      "trained on {}: {} layers of {} channels, {} tokens a step, {} steps, {}\n\n",
+      corpus.source, options.shape.layers, options.shape.hidden, first.trace.tokens_per_step,
+      first.trace.steps, options.optimizer.name);
+  text += Table(all);
+  text += fmt::format("\nlosses in nats per byte; validation over {} tokens",
+                      first.validation_tokens);
+  if (corpus.entropy_rate) {
+    text += fmt::format("; the text's own entropy is {:.4f}", *corpus.entropy_rate);
+  }
+  text += '\n';
+  for (const Series& series : all) {
+    text += fmt::format("weights after {}: {}\n", series.name, series.typical().weights_sha256);
+  }
+  return text;
+}
+
+int Run(const Arguments& arguments) {
+  const bool json = WantsJson(arguments);
+  const bool serial = arguments.Has("backend") &&
+                      arguments.Choice("backend", kBackends) == "serial";
+  const std::string trace = arguments.TextOr("trace", "");
+  const std::string loss = arguments.TextOr("loss", "");
+  const std::filesystem::path folder = arguments.TextOr("traces", "");
+  if (!trace.empty()) CheckWritable(trace);
+  if (!loss.empty()) CheckWritable(loss);
+  std::vector<SerialPlan> plans;
+  std::vector<Series> all = SeriesOf(arguments, serial, plans);
+  if (!trace.empty() && all.size() > 1) {
+    throw Error("--trace holds one schedule; several go to a folder with --traces");
+  }
+  std::optional<size_t> predict_from;
+  if (arguments.Has("predict-from")) predict_from = SourceOf(arguments, all, serial);
+  const TrainingOptions options =
+      TrainingOf(arguments, static_cast<int>(plans.front().stages.size()), plans.front().steps);
+  const Corpus corpus = CorpusOf(arguments, options);
+  if (!folder.empty()) {
+    std::filesystem::create_directories(folder);
+    CheckWritable(folder / "side-by-side.json");
+  }
+  const int64_t repetitions = arguments.CountOr("repeat", 1);
+  const int64_t warm_up = WarmUpOf(arguments);
+  // In turn rather than one after the other: what slows the machine for a while slows them all.
+  for (int64_t i = 0; i < repetitions; ++i) {
+    for (size_t k = 0; k < all.size(); ++k) {
+      TrainingOptions own = options;
+      if (plans[k].stages.size() != options.split.size()) {
+        own = TrainingOf(arguments, static_cast<int>(plans[k].stages.size()), plans[k].steps);
+      }
+      all[k].runs.push_back(TrainOnce(all[k], plans[k], own, corpus, serial));
+    }
+  }
+  for (Series& series : all) {
+    std::vector<const Trace*> traces;
+    for (const TrainingResult& run : series.runs) traces.push_back(&run.trace);
+    series.summary = Summarise(traces, warm_up);
+  }
+  std::optional<Costs> costs;
+  if (predict_from) costs = Predict(all, *predict_from, warm_up);
+  if (!trace.empty()) WriteFile(trace, ToChrome(all.front().typical().trace));
+  if (!loss.empty()) WriteLosses(loss, all);
+  if (!folder.empty()) WriteFolder(folder, all, costs ? &*costs : nullptr);
+  if (!json) {
+    fmt::print("{}", TextOf(all, options, corpus));
+    return 0;
+  }
+  std::vector<nlohmann::ordered_json> results;
+  for (const Series& series : all) results.push_back(JsonOf(series, corpus));
+  fmt::print("{}", JsonText(std::move(results)));
+  return 0;
+}
+
+}  // namespace
+
+Subcommand RunCommand() {
+  return {
+      .name = "run",
+      .operands = "[JOB]",
+      .summary = "trains a small GPT for real under a schedule: step time, delay, loss, weights",
+      .details =
+          "Several schedules run in turn, --repeat times over; what is shown is the repetition with\n"
+          "the median step time. --predict-from calibrates the simulator on one of them and predicts\n"
+          "them all. --backend serial is the reference in one thread, with the delays of --schedule\n"
+          "or those of --delay.\n\n"
+          "Example: pipelag run --schedule gpipe,1f1b,2bw --ranks 2 --microbatches 8 --steps 40\n"
+          "         --repeat 3 --predict-from 1f1b --traces out",
+      .most_operands = 1,
+      .reads_job = true,
+      .flags = Concatenate(
+          {ScheduleFlags(),
+           {{"steps", "COUNT", fmt::format("updates (default: {})", kDefaultSteps)},
+            {"backend", "threads|serial", "a thread per rank, or the serial reference"},
+            {"delay", "COUNT[,COUNT...]",
+             "of --backend serial: gradient delay of all stages or of each"}},
+           TrainingFlags(),
+           {{"repeat", "COUNT", "run the series this often (default: 1)"},
+            {"predict-from", "SCHEDULE", "calibrate on this schedule's traces and predict all"},
+            WarmUpFlag(),
+            {"trace", "FILE", "write the run's Chrome trace"},
+            {"traces", "FOLDER", "write measured and simulated traces of all, and the costs"},
+            {"loss", "FILE", "write the loss of every step as CSV"},
+            FormatFlag()}}),
+      .run = Run,
+  };
+}
+
+}  // namespace pipelag

@@ -1,0 +1,153 @@
+// `pipelag schedule`: prints, checks, exports and reads schedules.
+#include "models/schedule/schedule.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "models/file.h"
+#include "models/schedule/text.h"
+#include "tools/flags.h"
+#include "tools/result.h"
+#include "tools/table.h"
+
+namespace pipelag {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json PerStage(const Program& program) {
+  const Schedule& schedule = program.schedule();
+  Json rows = Json::array();
+  for (int s = 0; s < schedule.placed_stages(); ++s) {
+    const StageVersions& versions = program.versions(s);
+    rows.push_back({{"stage", schedule.SliceOf(s)},
+                    {"stream", schedule.StreamOf(s)},
+                    {"rank", schedule.placement[static_cast<size_t>(s)]},
+                    {"gradient_delay", versions.gradient_delay},
+                    {"gradient_delay_min", versions.gradient_delay_min},
+                    {"backward_delay", versions.backward_delay},
+                    {"weight_versions", versions.weight_versions},
+                    {"gradient_buffers", versions.gradient_buffers},
+                    {"peak_in_flight", program.PeakInFlight(s)}});
+  }
+  return rows;
+}
+
+Json JsonOf(const Program& program) {
+  const Schedule& schedule = program.schedule();
+  Json per_rank = Json::array();
+  for (int rank = 0; rank < schedule.ranks; ++rank) {
+    Json actions = Json::array();
+    for (const Action& action : schedule.body[static_cast<size_t>(rank)]) {
+      actions.push_back(ActionText(schedule, action));
+    }
+    per_rank.push_back({{"rank", rank},
+                        {"peak_in_flight", program.PeakInFlightOfRank(rank)},
+                        {"actions", std::move(actions)}});
+  }
+  return {{"schedule", schedule.name},      {"policy", PolicyName(schedule.policy)},
+          {"ranks", schedule.ranks},        {"stages", schedule.stages},
+          {"streams", schedule.streams},    {"microbatches", schedule.microbatches},
+          {"per_stage", PerStage(program)}, {"per_rank", std::move(per_rank)}};
+}
+
+std::string TextOf(const Program& program) {
+  const Schedule& schedule = program.schedule();
+  std::vector<std::vector<std::string>> rows = {{"stage", "rank", "gradient delay", "least",
+                                                 "of backward", "weight versions",
+                                                 "gradient buffers", "in flight"}};
+  for (int s = 0; s < schedule.placed_stages(); ++s) {
+    const StageVersions& versions = program.versions(s);
+    const int cells[] = {schedule.placement[static_cast<size_t>(s)],
+                         versions.gradient_delay,
+                         versions.gradient_delay_min,
+                         versions.backward_delay,
+                         versions.weight_versions,
+                         versions.gradient_buffers,
+                         program.PeakInFlight(s)};
+    std::vector<std::string>& row = rows.emplace_back();
+    row.push_back(fmt::format("{}", schedule.SliceOf(s)));
+    for (const int cell : cells) row.push_back(fmt::format("{}", cell));
+  }
+  return fmt::format(
+      "{}: {}, {}, {} per step, weights {}\n\n{}\n\n{}\nchecked: every "
+      "action is there once, in an order that ends, and reads weights that exist\n",
+      schedule.name, Counted(schedule.ranks, "rank"), Counted(schedule.stages, "stage"),
+      Counted(schedule.microbatches, "micro-batch"), PolicyName(schedule.policy),
+      FormatGrid(schedule, {}, std::numeric_limits<int>::max()), FormatTable(rows));
+}
+
+void PrintFindings(const ScheduleError& error, bool json) {
+  Json findings = Json::array();
+  for (const Finding& finding : error.findings()) {
+    if (json) {
+      findings.push_back(
+          {{"message", finding.message}, {"rank", finding.rank}, {"position", finding.position}});
+    } else {
+      fmt::print("{}\n", finding.message);
+    }
+  }
+  if (json) fmt::print("{}\n", Json{{"findings", std::move(findings)}}.dump(2));
+}
+
+/// All findings are this subcommand's result; main tells of the first and shows the grid.
+std::vector<Program> Check(const std::vector<NamedSchedule>& schedules, const Arguments& arguments,
+                           bool json) {
+  std::vector<Program> programs;
+  for (const NamedSchedule& named : schedules) {
+    try {
+      programs.push_back(Lower(named, arguments));
+    } catch (const ScheduleError& error) {
+      PrintFindings(error, json);
+      throw;
+    }
+  }
+  return programs;
+}
+
+int Run(const Arguments& arguments) {
+  const bool json = WantsJson(arguments);
+  const std::string target = arguments.TextOr("export", "");
+  if (!target.empty()) CheckWritable(target);
+  const std::vector<Program> programs = Check(SchedulesOf(arguments), arguments, json);
+  if (!target.empty()) {
+    if (programs.size() != 1) {
+      throw Error(fmt::format("--export: one file holds one schedule, not {}", programs.size()));
+    }
+    WriteCsv(programs[0].schedule(), target);
+  }
+  std::vector<Json> results;
+  for (const Program& program : programs) {
+    if (json) {
+      results.push_back(JsonOf(program));
+    } else {
+      fmt::print("{}{}", &program == &programs[0] ? "" : "\n", TextOf(program));
+    }
+  }
+  if (json) fmt::print("{}", JsonText(std::move(results)));
+  return 0;
+}
+
+}  // namespace
+
+Subcommand ScheduleCommand() {
+  return {
+      .name = "schedule",
+      .operands = "",
+      .summary = "prints, checks, exports and imports schedules; delays, versions, in flight",
+      .details =
+          "A cell reads <stage><kind><micro-batch>: F forward, B backward, I and W its parts for\n"
+          "the input and the weights, U update, AR all-reduce. A CSV is in the form of PyTorch's\n"
+          "pipelining schedules; what it cannot say stands in a .json file of the same name.\n"
+          "An ill-formed schedule ends with exit code 2 and its grid with the bad cells marked.\n\n"
+          "Example: pipelag schedule --schedule 1f1b --ranks 4 --microbatches 8 --export 1f1b.csv",
+      .flags = Concatenate(
+          {ScheduleFlags(), {{"export", "FILE", "write the schedule as CSV"}, FormatFlag()}}),
+      .run = Run,
+  };
+}
+
+}  // namespace pipelag

@@ -1,0 +1,171 @@
+// `pipelag simulate`: virtual execution of one schedule or several side by side.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "models/file.h"
+#include "sim/simulator.h"
+#include "tools/flags.h"
+#include "tools/result.h"
+#include "tools/table.h"
+#include "tools/timeline.h"
+#include "traces/chrome.h"
+
+namespace pipelag {
+namespace {
+
+/// A picture of more actions than this says nothing, and its spans fill the memory.
+constexpr int64_t kMostDrawn = 1'000'000;
+
+struct Simulated {
+  RunResult result;
+  SteadyState steady;
+  Costs costs;
+  bool drawn = false;
+};
+
+/// What else is wanted than the figures.
+struct Extras {
+  bool spans = false;
+  bool picture = false;
+};
+
+Simulated SimulateOne(const NamedSchedule& named, const Arguments& arguments,
+                      const Extras& extras) {
+  const Program program = Lower(named, arguments);
+  const Schedule& schedule = program.schedule();
+  Simulated simulated;
+  simulated.costs = CostsOf(arguments, schedule.stages);
+  simulated.drawn = extras.picture && program.actions() <= kMostDrawn;
+  const ActionTimes times(program, simulated.costs, ReductionOf(arguments));
+  const SimulationOptions options{
+      .receive_slots = static_cast<int>(arguments.CountOr("receive-slots", 0)),
+      .spans = extras.spans || simulated.drawn};
+  Simulation simulation = Simulate(program, times, options);
+  simulated.result = {
+      std::move(simulation.trace), std::move(simulation.metrics), {}, schedule.stages};
+  for (int stage = 0; stage < schedule.placed_stages(); ++stage) {
+    simulated.result.versions.push_back(program.versions(stage));
+  }
+  simulated.steady = std::move(simulation.steady);
+  return simulated;
+}
+
+void WriteTrace(const std::string& file, const std::vector<Simulated>& runs) {
+  if (runs.size() == 1) {
+    WriteFile(file, ToChrome(runs[0].result.trace));
+    return;
+  }
+  std::vector<std::pair<std::string, const Trace*>> labelled;
+  for (const Simulated& run : runs) {
+    labelled.emplace_back(run.result.trace.schedule, &run.result.trace);
+  }
+  WriteFile(file, ToChrome(labelled));
+}
+
+/// What holds the step time where it is.
+std::string Limit(const Simulated& run) {
+  const std::vector<int>& ranks = run.steady.critical_ranks;
+  if (!run.steady.crosses_links) {
+    return fmt::format("the work of rank {} alone", FormatRanges(ranks));
+  }
+  const bool latency = run.costs.p2p_latency.count() > 0;
+  const bool wire = run.costs.activation_bytes > 0 && run.costs.p2p_bandwidth.bytes_per_second > 0;
+  return fmt::format("ranks {} waiting for each other{}", FormatRanges(ranks),
+                     latency || wire ? ", their messages' time included" : "");
+}
+
+/// One clause per limit, for all schedules that share it.
+std::string LimitsText(const std::vector<Simulated>& runs) {
+  std::vector<std::pair<std::string, std::string>> clauses;  // limit, names
+  for (const Simulated& run : runs) {
+    const std::string limit = Limit(run);
+    const auto same = std::find_if(clauses.begin(), clauses.end(),
+                                   [&](const auto& clause) { return clause.first == limit; });
+    if (same == clauses.end()) {
+      clauses.emplace_back(limit, run.result.trace.schedule);
+    } else {
+      same->second += ", " + run.result.trace.schedule;
+    }
+  }
+  std::string text;
+  for (const auto& [limit, names] : clauses) {
+    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", names, limit);
+  }
+  return text;
+}
+
+nlohmann::ordered_json JsonOf(const Simulated& run) {
+  nlohmann::ordered_json json = ResultJson(run.result);
+  json["limited_by"] = {{"ranks", run.steady.critical_ranks},
+                        {"messages", run.steady.crosses_links}};
+  if (!run.costs.source.empty()) json["costs_source"] = run.costs.source;
+  return json;
+}
+
+std::string TextOf(const std::vector<Simulated>& runs) {
+  std::string text;
+  if (runs.size() == 1) {
+    const Simulated& run = runs[0];
+    text += run.drawn ? FormatTimeline(run.result.trace, TerminalColumns())
+                      : "(too many actions to be drawn)\n";
+    text += '\n' + ResultText(run.result) + fmt::format("\nlimited by {}\n", Limit(run));
+  } else {
+    std::vector<const RunResult*> results;
+    for (const Simulated& run : runs) results.push_back(&run.result);
+    text += SideBySide(results) + "\nwhat limits the step time: " + LimitsText(runs);
+    text += '\n';
+  }
+  if (!runs[0].costs.source.empty()) text += fmt::format("times: {}\n", runs[0].costs.source);
+  return text;
+}
+
+int Run(const Arguments& arguments) {
+  const bool json = WantsJson(arguments);
+  const std::string trace = arguments.TextOr("trace", "");
+  if (!trace.empty()) CheckWritable(trace);
+  const std::vector<NamedSchedule> schedules = SchedulesOf(arguments);
+  const Extras extras{.spans = !trace.empty(), .picture = !json && schedules.size() == 1};
+  std::vector<Simulated> runs;
+  for (const NamedSchedule& named : schedules) {
+    runs.push_back(SimulateOne(named, arguments, extras));
+  }
+  if (!trace.empty()) WriteTrace(trace, runs);
+  if (!json) {
+    fmt::print("{}", TextOf(runs));
+    return 0;
+  }
+  std::vector<nlohmann::ordered_json> results;
+  for (const Simulated& run : runs) results.push_back(JsonOf(run));
+  fmt::print("{}", JsonText(std::move(results)));
+  return 0;
+}
+
+}  // namespace
+
+Subcommand SimulateCommand() {
+  return {
+      .name = "simulate",
+      .operands = "[JOB]",
+      .summary = "plays schedules in virtual time: step time, bubbles, memory, delay",
+      .details =
+          "JOB is a JSON file whose keys are flags, as in {\"schedule\": \"1f1b\", \"ranks\": 4,\n"
+          "\"forward\": [\"1ms\", \"2ms\"]}; a flag overrides it. Several schedules stand side by\n"
+          "side. Without any times a forward takes 1ms and a backward 2ms.\n\n"
+          "Example: pipelag simulate --schedule gpipe,1f1b,2bw --ranks 4 --microbatches 8\n"
+          "         --forward 10ms --backward 20ms --p2p-latency 8us --trace trace.json",
+      .most_operands = 1,
+      .reads_job = true,
+      .flags = Concatenate(
+          {ScheduleFlags(),
+           {StepsFlag(),
+            {"receive-slots", "COUNT",
+             "messages a lane may hold for its receiver (default: enough)"}},
+           CostFlags(),
+           {{"trace", "FILE", "write a Chrome trace (Perfetto, speedscope)"}, FormatFlag()}}),
+      .run = Run,
+  };
+}
+
+}  // namespace pipelag

@@ -1,0 +1,111 @@
+// The flags that say what to train: network, data, optimizer. Must not know how it is run.
+#include "tools/training_flags.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "runtime/data/grammar.h"
+
+namespace pipelag {
+namespace {
+
+int SmallCount(const Arguments& arguments, const std::string& name, int otherwise) {
+  constexpr int64_t kMost = 1'000'000;
+  const int64_t value = arguments.CountOr(name, otherwise);
+  if (value > kMost) {
+    throw Error(fmt::format("{}: {} is more than {}", arguments.PlaceOf(name), value, kMost));
+  }
+  return static_cast<int>(value);
+}
+
+std::optional<float> Fraction(const Arguments& arguments, const std::string& name, double least,
+                              double most) {
+  if (!arguments.Has(name)) return std::nullopt;
+  const double value = arguments.Decimal(name);
+  if (!(value >= least) || !(value <= most)) {
+    throw Error(fmt::format("{}: '{}' is not between {} and {}", arguments.PlaceOf(name),
+                            arguments.Text(name), least, most));
+  }
+  return static_cast<float>(value);
+}
+
+std::vector<LayerRange> SplitOf(const Arguments& arguments, int layers, int stages) {
+  if (!arguments.Has("split")) return SplitLayers(layers, stages);
+  std::vector<int> counts;
+  for (const std::string& text : arguments.Texts("split")) {
+    const int64_t count = ParseInteger(text);
+    if (count < 1 || count > layers) {
+      throw Error(fmt::format("{}: a stage cannot have {} of {} layers",
+                              arguments.PlaceOf("split"), text, layers));
+    }
+    counts.push_back(static_cast<int>(count));
+  }
+  if (static_cast<int>(counts.size()) != stages) {
+    throw Error(fmt::format("{}: names {} stages, but there are {}", arguments.PlaceOf("split"),
+                            counts.size(), stages));
+  }
+  return SplitLayers(layers, counts);
+}
+
+}  // namespace
+
+std::vector<Flag> TrainingFlags() {
+  return {
+      {"layers", "COUNT", "transformer layers (default: 4)"},
+      {"hidden", "COUNT", "channels (default: 128)"},
+      {"heads", "COUNT", "attention heads (default: 4)"},
+      {"sequence", "COUNT", "bytes per sequence (default: 64)"},
+      {"microbatch-size", "COUNT", "sequences per micro-batch (default: 4)"},
+      {"split", "COUNT[,COUNT...]", "layers of each stage (default: even)"},
+      {"data", "FILE", "a text, taken as bytes: the first 90 % to train on, the rest to validate "
+                       "(default: a generated text of known entropy)"},
+      {"optimizer", "NAME", fmt::format("{} (default: adamw)", fmt::join(OptimizerNames(), ", "))},
+      {"learning-rate", "RATE", "its peak (default: 0.002)"},
+      {"warmup-steps", "COUNT", "steps of linear warm-up (default: a tenth of the run)"},
+      {"momentum", "FRACTION", "of sgd and muon (default: the optimizer's own)"},
+      {"weight-decay", "RATE", "decoupled, not on vectors (default: the optimizer's own)"},
+      {"seed", "NUMBER", "of the weights and the order of the data (default: 1)"},
+      {"validation-microbatches", "COUNT",
+       "micro-batches, evenly spaced, that the validation loss is taken over (default: 32)"},
+      {"deadline", "TIME", "longest wait of a rank for another (default: 120s)"},
+  };
+}
+
+TrainingOptions TrainingOf(const Arguments& arguments, int stages, int64_t steps) {
+  TrainingOptions options;
+  options.shape.layers = SmallCount(arguments, "layers", 4);
+  options.shape.hidden = SmallCount(arguments, "hidden", 128);
+  options.shape.heads = SmallCount(arguments, "heads", 4);
+  options.shape.sequence = SmallCount(arguments, "sequence", 64);
+  CheckShape(options.shape);
+  options.microbatch_size = SmallCount(arguments, "microbatch-size", 4);
+  options.split = SplitOf(arguments, options.shape.layers, stages);
+  options.seed = static_cast<uint64_t>(arguments.NumberOr("seed", 1));
+  options.optimizer.name = arguments.TextOr("optimizer", "adamw");
+  options.optimizer.learning_rate =
+      Fraction(arguments, "learning-rate", 0.0, 1e6).value_or(0.002f);
+  options.optimizer.momentum = Fraction(arguments, "momentum", 0.0, 1.0);
+  options.optimizer.weight_decay = Fraction(arguments, "weight-decay", 0.0, 1e6);
+  options.learning_rate = {.peak = options.optimizer.learning_rate,
+                           .warmup_updates = arguments.NumberOr("warmup-steps", steps / 10),
+                           .total_updates = steps};
+  if (arguments.Has("clip-norm")) {
+    if (!arguments.HasValue("clip-norm")) {
+      throw Error(fmt::format("{}: a norm is missing", arguments.PlaceOf("clip-norm")));
+    }
+    options.clip_norm = arguments.Decimal("clip-norm");
+  }
+  options.validation_microbatches = arguments.CountOr("validation-microbatches", 32);
+  if (arguments.Has("deadline")) options.deadline = arguments.Duration("deadline");
+  // Refuses an unknown name before anything runs.
+  MakeOptimizer(options.optimizer, StageLayout(options.shape, options.split.front()));
+  return options;
+}
+
+Corpus CorpusOf(const Arguments& arguments, const TrainingOptions& options) {
+  if (arguments.Has("data")) return LoadText(arguments.Text("data"), options.shape.sequence);
+  return GrammarCorpus(1, options.shape.sequence);
+}
+
+}  // namespace pipelag
