@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -13,6 +14,8 @@ namespace pipelag {
 namespace {
 
 constexpr std::string_view kOverlap = "OVERLAP_F_B";
+constexpr int64_t kLastStage = 65534;
+constexpr int64_t kLastMicrobatch = int64_t{1} << 30;
 
 std::optional<WeightPolicy> PolicyFromName(std::string_view name) {
   for (const WeightPolicy policy :
@@ -57,12 +60,14 @@ class CellReader {
     return Error(fmt::format("{}: '{}' is not an action: {}", place_, cell_, why));
   }
 
-  int64_t Number(std::string_view digits) const {
+  int64_t Number(std::string_view digits, int64_t most) const {
     int64_t value = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    if (error != std::errc() || end != digits.data() + digits.size() ||
-        value < std::numeric_limits<int32_t>::min() || value > std::numeric_limits<int32_t>::max()) {
+    if (error == std::errc::invalid_argument || end != digits.data() + digits.size()) {
       throw Bad("it reads <stage><kind><micro-batch>, as in 2F0");
+    }
+    if (error != std::errc() || std::abs(value) > most) {
+      throw Bad(fmt::format("{} is beyond {}", digits, most));
     }
     return value;
   }
@@ -79,7 +84,8 @@ class CellReader {
     if (*kind > ActionKind::kAllReduce) {
       throw Bad("transfers are added by lowering, give the computation only");
     }
-    return {Number(text.substr(0, begin)), *kind, Number(text.substr(end)), false};
+    return {Number(text.substr(0, begin), kLastStage), *kind,
+            Number(text.substr(end), kLastMicrobatch), false};
   }
 
   std::string_view cell_;
@@ -198,6 +204,12 @@ void Place(const Rows& rows, const std::string& file_name, Schedule& schedule) {
   }
 }
 
+/// Whether a text beside a CSV is ours.
+bool IsSidecar(const std::string& text) {
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  return json.is_object() && json.contains("policy") && json.contains("groups");
+}
+
 int PlacedOf(const Schedule& schedule, const CellAction& a, int rank) {
   const auto slice = static_cast<int>(a.stage);
   if (HasMicrobatch(a.kind)) {
@@ -257,14 +269,20 @@ std::string ToCsvSidecar(const Schedule& schedule) {
 }
 
 void WriteCsv(const Schedule& schedule, const std::filesystem::path& file) {
-  const bool complete = CsvIsComplete(schedule);
   std::filesystem::path sidecar = file;
   sidecar.replace_extension(".json");
-  if (!complete) {
+  const bool old = sidecar != file && std::filesystem::exists(sidecar);
+  if (old && !IsSidecar(ReadFile(sidecar))) {
+    throw Error(fmt::format("{}: is in the way: it would be read with {}, but is no text of a "
+                            "schedule",
+                            sidecar.string(), file.string()));
+  }
+  // An old text beside a CSV that needs none would be read with it, so it is renewed too.
+  if (old || !CsvIsComplete(schedule)) {
     if (sidecar == file) {
-      throw Error(fmt::format("{}: a schedule's file must not end in .json, that name is for the "
-                              "text beside it",
-                              file.string()));
+      throw Error(fmt::format(
+          "{}: a schedule's file must not end in .json, that name is for the text beside it",
+          file.string()));
     }
     CheckWritable(file);
     WriteFile(sidecar, ToCsvSidecar(schedule));
@@ -312,7 +330,8 @@ Schedule ParseCsv(std::string_view csv, std::string_view sidecar_json,
       any_update = any_update || a.kind == ActionKind::kUpdate;
     }
   }
-  if (!any_update && schedule.flushes()) {
+  // ToCsv leaves the updates out where they say nothing.
+  if (!any_update && CsvIsComplete(schedule)) {
     for (int s = 0; s < schedule.placed_stages(); ++s) {
       schedule.body[static_cast<size_t>(schedule.placement[static_cast<size_t>(s)])].push_back(
           {0, static_cast<uint16_t>(s), ActionKind::kUpdate, false});

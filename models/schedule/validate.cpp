@@ -1,3 +1,5 @@
+// Validate: what can be wrong with a schedule before anything is executed. Later checks may rely on
+// what the earlier ones found right. Deadlocks across ranks are Program's to find.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,6 +14,8 @@ namespace pipelag {
 namespace {
 
 constexpr size_t kMostFindings = 20;
+/// A number that a file only claims must not fill the memory.
+constexpr int64_t kMostCells = int64_t{1} << 29;
 
 class Validator {
  public:
@@ -52,6 +56,10 @@ class Validator {
     const int64_t placed = static_cast<int64_t>(s.streams) * s.stages;
     if (placed > std::numeric_limits<uint16_t>::max()) {
       Add(fmt::format("{} stages are more than the 65535 that a schedule can hold", placed));
+    } else if (placed * s.microbatches > kMostCells) {
+      Add(fmt::format("{} stages times {} micro-batches are more than the {} that a schedule can "
+                      "hold",
+                      placed, s.microbatches, kMostCells));
     } else if (static_cast<int64_t>(s.placement.size()) != placed) {
       Add(fmt::format("the placement names {} stages, the schedule has {}", s.placement.size(),
                       placed));
