@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/schedule/generators.h"
+#include "runtime/optimizer/optimizer.h"
 #include "tools/arguments.h"
 #include "tools/subcommand.h"
 
@@ -11,7 +12,7 @@ namespace pipelag {
 namespace {
 
 struct Entry {
-  std::string_view name;
+  std::string name;
   std::string_view summary;
 };
 
@@ -23,14 +24,22 @@ struct Kind {
 std::vector<Entry> Schedules() {
   std::vector<Entry> entries;
   for (const Generator& generator : Generators()) {
-    entries.push_back({generator.name, generator.summary});
+    entries.push_back({std::string(generator.name), generator.summary});
   }
+  return entries;
+}
+
+std::vector<Entry> Optimizers() {
+  std::vector<Entry> entries;
+  for (const std::string& name : OptimizerNames()) entries.push_back({name, ""});
   return entries;
 }
 
 std::vector<Kind> Kinds() {
   return {
       {"schedules", Schedules()},
+      {"optimizers", Optimizers()},
+      {"backends", {{"threads", "a thread per rank"}, {"serial", "the reference in one thread"}}},
   };
 }
 
@@ -40,7 +49,9 @@ int Run(const Arguments& arguments) {
     std::string text = fmt::format("{}:\n", kind.name);
     for (const Entry& entry : kind.entries) {
       json[std::string(kind.name)].push_back({{"name", entry.name}, {"summary", entry.summary}});
-      text += fmt::format("  {:<10} {}\n", entry.name, entry.summary);
+      text += entry.summary.empty()
+                  ? fmt::format("  {}\n", entry.name)
+                  : fmt::format("  {:<10} {}\n", entry.name, entry.summary);
     }
     if (!WantsJson(arguments)) fmt::print("{}", text);
   }
@@ -54,7 +65,7 @@ Subcommand ListCommand() {
   return {
       .name = "list",
       .operands = "",
-      .summary = "names the known schedules",
+      .summary = "names the known schedules, optimizers and backends",
       .details = "",
       .flags = {FormatFlag()},
       .run = Run,

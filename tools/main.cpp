@@ -21,6 +21,7 @@ constexpr int kOurBug = 3;
 std::vector<Subcommand> Subcommands() {
   return {
       SimulateCommand(),   //
+      RunCommand(),        //
       CalibrateCommand(),  //
       CompareCommand(),    //
       AnalyzeCommand(),    //

@@ -110,15 +110,23 @@ std::vector<Series> SeriesOf(const Arguments& arguments, bool serial,
   return all;
 }
 
-/// Simulates every schedule on costs calibrated on one of them.
-Costs Predict(std::vector<Series>& all, const std::string& from, int64_t warm_up) {
-  const auto source = std::find_if(all.begin(), all.end(),
-                                   [&](const Series& series) { return series.name == from; });
-  if (source == all.end()) {
-    throw Error(fmt::format("--predict-from: '{}' is none of the schedules run", from));
+/// The schedule of --predict-from among those run.
+size_t SourceOf(const Arguments& arguments, const std::vector<Series>& all, bool serial) {
+  const std::string name = arguments.Text("predict-from");
+  const std::string place = arguments.PlaceOf("predict-from");
+  if (serial) {
+    throw Error(fmt::format("{}: needs ranks that run side by side, not --backend serial", place));
   }
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i].name == name) return i;
+  }
+  throw Error(fmt::format("{}: '{}' is none of the schedules run", place, name));
+}
+
+/// Simulates every schedule on costs calibrated on one of them.
+Costs Predict(std::vector<Series>& all, size_t source, int64_t warm_up) {
   std::vector<Trace> traces;
-  for (const TrainingResult& run : source->runs) traces.push_back(run.trace);
+  for (const TrainingResult& run : all[source].runs) traces.push_back(run.trace);
   const Costs costs = Calibrate(traces, {.warm_up = warm_up});
   for (Series& series : all) {
     const ActionTimes times(*series.program, costs);
@@ -250,7 +258,6 @@ int Run(const Arguments& arguments) {
   const std::string trace = arguments.TextOr("trace", "");
   const std::string loss = arguments.TextOr("loss", "");
   const std::filesystem::path folder = arguments.TextOr("traces", "");
-  const std::string predict_from = arguments.TextOr("predict-from", "");
   if (!trace.empty()) CheckWritable(trace);
   if (!loss.empty()) CheckWritable(loss);
   std::vector<SerialPlan> plans;
@@ -258,16 +265,15 @@ int Run(const Arguments& arguments) {
   if (!trace.empty() && all.size() > 1) {
     throw Error("--trace holds one schedule; several go to a folder with --traces");
   }
-  if (!predict_from.empty() && serial) {
-    throw Error("--predict-from needs ranks that run side by side, not --backend serial");
-  }
+  std::optional<size_t> predict_from;
+  if (arguments.Has("predict-from")) predict_from = SourceOf(arguments, all, serial);
+  const TrainingOptions options =
+      TrainingOf(arguments, static_cast<int>(plans.front().stages.size()), plans.front().steps);
+  const Corpus corpus = CorpusOf(arguments, options);
   if (!folder.empty()) {
     std::filesystem::create_directories(folder);
     CheckWritable(folder / "side-by-side.json");
   }
-  const TrainingOptions options =
-      TrainingOf(arguments, static_cast<int>(plans.front().stages.size()), plans.front().steps);
-  const Corpus corpus = CorpusOf(arguments, options);
   const int64_t repetitions = arguments.CountOr("repeat", 1);
   const int64_t warm_up = WarmUpOf(arguments);
   // In turn rather than one after the other: what slows the machine for a while slows them all.
@@ -286,7 +292,7 @@ int Run(const Arguments& arguments) {
     series.summary = Summarise(traces, warm_up);
   }
   std::optional<Costs> costs;
-  if (!predict_from.empty()) costs = Predict(all, predict_from, warm_up);
+  if (predict_from) costs = Predict(all, *predict_from, warm_up);
   if (!trace.empty()) WriteFile(trace, ToChrome(all.front().typical().trace));
   if (!loss.empty()) WriteLosses(loss, all);
   if (!folder.empty()) WriteFolder(folder, all, costs ? &*costs : nullptr);

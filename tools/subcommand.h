@@ -36,6 +36,7 @@ struct Subcommand {
 inline constexpr size_t kAnyNumber = static_cast<size_t>(-1);
 
 Subcommand SimulateCommand();
+Subcommand RunCommand();
 Subcommand ScheduleCommand();
 Subcommand CalibrateCommand();
 Subcommand CompareCommand();

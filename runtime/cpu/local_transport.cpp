@@ -26,7 +26,7 @@ class LocalEvent : public Event {
   bool Happened() const override { return happened_.load(std::memory_order_acquire); }
 
   void Wait() const override {
-    if (Happened()) return;
+    if (control_.Look([&] { return Happened(); })) return;
     std::unique_lock lock(bell_.mutex);
     control_.Wait(lock, bell_.rung, [&] { return Happened(); }, [&] { return waiting_; });
   }

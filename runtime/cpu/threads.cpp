@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "models/schedule/slots.h"
 #include "runtime/cpu/cpu_compute.h"
@@ -27,6 +28,9 @@ TrainingResult TrainOnThreads(const Program& program, const TrainingOptions& opt
     throw Error("clipping by the global norm and a schedule that waits for the norm go together");
   }
   RunControl control(options.deadline);
+  if (schedule.ranks <= static_cast<int>(std::thread::hardware_concurrency())) {
+    control.set_patience(std::chrono::seconds(1));
+  }
   LocalHub hub(program, control);
   const std::vector<int> slots = NeverDelayingSlots(program);
   std::vector<RankPlan> plans;

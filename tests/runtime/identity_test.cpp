@@ -114,6 +114,12 @@ TEST(IdentityWith, ClippingByTheGlobalNorm) {
       EXPECT_EQ(TrainOnThreads(program, options, TestCorpus()).weights_sha256, reference)
           << schedule << ranks;
     }
+    // Late updates: two accumulators, and the norm waits for nobody's pipeline.
+    EXPECT_EQ(TrainOnThreads(Lower("2bw", ranks, kMicrobatches, true), options, TestCorpus())
+                  .weights_sha256,
+              TrainSerially(PlanOfDelays({1}, ranks, kMicrobatches, kSteps), options, TestCorpus())
+                  .weights_sha256)
+        << ranks;
   }
 }
 

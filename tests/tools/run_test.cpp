@@ -1,0 +1,130 @@
+// `pipelag run`: what it prints and leaves behind, its weights against the serial reference, and how
+// it ends on bad input.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/tools/command.h"
+
+namespace pipelag {
+namespace {
+
+constexpr std::string_view kSmall =
+    " --layers 4 --hidden 16 --heads 2 --sequence 8 --microbatch-size 2 --validation-microbatches 2"
+    " --steps 20 ";
+
+nlohmann::json Trained(const Workplace& place, const std::string& flags) {
+  const Outcome outcome = place.Pipelag("run --format json" + std::string(kSmall) + flags);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  return nlohmann::json::parse(outcome.out, nullptr, false);
+}
+
+std::string Digest(const Workplace& place, const std::string& flags) {
+  return Trained(place, flags).at("weights_sha256").get<std::string>();
+}
+
+TEST(Run, WeightsAreThoseOfTheSerialReference) {
+  const Workplace place;
+  for (const char* optimizer : {"sgd", "adamw", "muon"}) {
+    const std::string with = std::string(" --optimizer ") + optimizer + " --microbatches 4 ";
+    const std::string synchronous = Digest(place, "--backend serial --delay 0" + with);
+    const std::string delayed = Digest(place, "--backend serial --delay 1" + with);
+    EXPECT_NE(synchronous, delayed);
+    EXPECT_EQ(Digest(place, "--schedule 1f1b --ranks 3" + with), synchronous);
+    EXPECT_EQ(Digest(place, "--schedule gpipe --ranks 4" + with), synchronous);
+    EXPECT_EQ(Digest(place, "--schedule 2bw --ranks 4" + with), delayed);
+    EXPECT_EQ(Digest(place, "--backend serial --schedule 2bw --ranks 2" + with), delayed);
+  }
+  EXPECT_EQ(Digest(place, "--schedule pipedream --ranks 3 --microbatches 1"),
+            Digest(place, "--backend serial --delay 2,1,0 --microbatches 1"));
+}
+
+TEST(Run, ReportsWhatTheContractNames) {
+  const Workplace place;
+  const nlohmann::json json = Trained(place, "--schedule 2bw --ranks 2 --microbatches 4");
+  for (const char* key :
+       {"schedule", "ranks", "stages", "microbatches", "steps", "makespan_ns", "step_time_ns",
+        "step_time_exact", "bubble", "per_stage", "per_rank", "tokens_per_s", "final_loss",
+        "validation_loss", "weights_sha256", "entropy_per_byte"}) {
+    EXPECT_TRUE(json.contains(key)) << key;
+  }
+  for (const auto& stage : json.at("per_stage")) EXPECT_EQ(stage.at("gradient_delay"), 1);
+  EXPECT_EQ(json.at("per_rank").size(), 2u);
+  EXPECT_EQ(json.at("per_rank")[0].at("peak_in_flight"), 2);
+  EXPECT_GT(json.at("tokens_per_s").get<double>(), 0);
+}
+
+TEST(Run, SeriesPredictsAndLeavesItsTraces) {
+  const Workplace place;
+  const Outcome outcome = place.Pipelag(
+      "run --schedule gpipe,1f1b,2bw --ranks 2 --microbatches 4 --repeat 2 --predict-from 1f1b "
+      "--traces out --loss loss.csv" +
+      std::string(kSmall));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_NE(outcome.out.find("predicted"), std::string::npos);
+  for (const char* name : {"gpipe", "1f1b", "2bw"}) {
+    const std::string measured = std::string("out/") + name + ".measured.json";
+    const std::string simulated = std::string("out/") + name + ".simulated.json";
+    const Outcome compared = place.Pipelag("compare " + measured + ' ' + simulated);
+    EXPECT_EQ(compared.exit_code, 0) << compared.err;
+  }
+  EXPECT_EQ(place.Pipelag("calibrate out/2bw.measured.json -o again.json").exit_code, 0);
+  EXPECT_NE(place.Read("out/side-by-side.json").find("1f1b simulated rank 1"), std::string::npos);
+  // A header and a line per schedule and step.
+  EXPECT_EQ(Lines(place.Read("loss.csv")), 61u);
+  EXPECT_EQ(place.Pipelag("simulate --schedule gpipe --ranks 2 --microbatches 4 --costs "
+                          "out/costs.json")
+                .exit_code,
+            0);
+}
+
+TEST(Run, TrainsOnAFile) {
+  const Workplace place;
+  std::string text;
+  for (int i = 0; i < 400; ++i) text += "the same words again and again, ";
+  place.Write("text.txt", text);
+  const nlohmann::json json =
+      Trained(place, "--schedule 1f1b --ranks 2 --microbatches 4 --data text.txt");
+  EXPECT_FALSE(json.contains("entropy_per_byte"));
+  EXPECT_LT(json.at("validation_loss").get<double>(), 5.5);
+}
+
+TEST(Run, BadInputEndsWithOneSentence) {
+  const Workplace place;
+  place.Write("short.txt", "too short");
+  place.Write("empty.txt", "");
+  const std::string good = "--schedule 1f1b --ranks 2 --microbatches 2 ";
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"--schedule 1f1b --ranks 5 --microbatches 2", "5 stages cannot share 4 layers"},
+      {good + "--data short.txt", "short.txt"},
+      {good + "--data empty.txt", "empty.txt"},
+      {good + "--data nowhere.txt", "nowhere.txt"},
+      {good + "--optimizer adam", "adamw"},
+      {good + "--backend thread", "threads"},
+      {good + "--delay 1", "--backend serial"},
+      {"--backend serial --microbatches 2 --delay -1", "--delay"},
+      {"--backend serial --microbatches 2 --ranks 3 --delay 1,0", "--delay names 2"},
+      {good + "--heads 3", "--heads 3 does not divide"},
+      {good + "--trace nowhere/trace.json", "nowhere/trace.json"},
+      {good + "--loss nowhere/loss.csv", "nowhere/loss.csv"},
+      {good + "--predict-from gpipe", "--predict-from"},
+      {good + "--split 1,2", "3 layers"},
+      {good + "--split 4", "--split"},
+      {good + "--clip-norm", "--clip-norm"},
+      {good + "--learning-rate fast", "--learning-rate"},
+      {good + "--reduction 1ms", "replicas"},
+      {"--schedule pipedream --ranks 2 --microbatches 2 --clip-norm 1", "pipedream"},
+      {"--schedule 2bw --ranks 4 --microbatches 2", "version 1 of stage 0 does not exist yet"},
+  };
+  for (const auto& [flags, expected] : cases) {
+    const Outcome outcome = place.Pipelag("run" + std::string(kSmall) + flags);
+    EXPECT_EQ(outcome.exit_code, 2) << flags;
+    EXPECT_NE(outcome.err.find(expected), std::string::npos) << flags << ": " << outcome.err;
+    EXPECT_EQ(outcome.out, "") << flags;
+  }
+  EXPECT_EQ(place.Files(), (std::vector<std::string>{"empty.txt", "short.txt"}));
+}
+
+}  // namespace
+}  // namespace pipelag
