@@ -143,6 +143,15 @@ T Key(const nlohmann::json& object, const char* key, const std::string& file_nam
   }
 }
 
+int PositiveKey(const nlohmann::json& object, const char* key, const std::string& file_name) {
+  const auto value = Key<nlohmann::json>(object, key, file_name);
+  if (!value.is_number_integer() || value < 1 || value > kLastMicrobatch) {
+    throw Error(fmt::format("{}: /{} is not a whole number from 1 to {}: {}", file_name, key,
+                            kLastMicrobatch, value.dump()));
+  }
+  return value.get<int>();
+}
+
 void ReadSidecar(std::string_view text, const std::string& file_name, Schedule& schedule) {
   const auto json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_object()) throw Error(fmt::format("{}: is not a JSON object", file_name));
@@ -151,10 +160,9 @@ void ReadSidecar(std::string_view text, const std::string& file_name, Schedule& 
   if (!known) throw Error(fmt::format("{}: /policy: there is no policy '{}'", file_name, policy));
   schedule.policy = *known;
   schedule.name = Key<std::string>(json, "name", file_name);
-  schedule.streams = Key<int>(json, "streams", file_name);
-  schedule.microbatches = Key<int>(json, "microbatches", file_name);
-  if (schedule.streams < 1 || schedule.microbatches < 1 ||
-      schedule.microbatches % schedule.streams != 0) {
+  schedule.streams = PositiveKey(json, "streams", file_name);
+  schedule.microbatches = PositiveKey(json, "microbatches", file_name);
+  if (schedule.microbatches % schedule.streams != 0) {
     throw Error(fmt::format("{}: /microbatches {} cannot be shared by /streams {}", file_name,
                             schedule.microbatches, schedule.streams));
   }
@@ -167,9 +175,8 @@ void ReadSidecar(std::string_view text, const std::string& file_name, Schedule& 
     if (found == std::end(kPurposes)) {
       throw Error(fmt::format("{}: there is no purpose '{}'", place, purpose));
     }
-    schedule.groups.push_back(
-        {static_cast<CollectiveGroup::Purpose>(found - std::begin(kPurposes)),
-         Key<std::vector<int>>(groups[g], "stages", place)});
+    schedule.groups.push_back({static_cast<CollectiveGroup::Purpose>(found - std::begin(kPurposes)),
+                               Key<std::vector<int>>(groups[g], "stages", place)});
   }
 }
 
@@ -183,8 +190,8 @@ void Place(const Rows& rows, const std::string& file_name, Schedule& schedule) {
     }
   }
   if (static_cast<int64_t>(schedule.stages) * schedule.streams > 65535) {
-    throw Error(fmt::format("{}: {} stages are more than a schedule can hold", file_name,
-                            schedule.stages));
+    throw Error(
+        fmt::format("{}: {} stages are more than a schedule can hold", file_name, schedule.stages));
   }
   schedule.placement.assign(static_cast<size_t>(schedule.placed_stages()), -1);
   for (size_t rank = 0; rank < rows.size(); ++rank) {
@@ -262,8 +269,8 @@ std::string ToCsvSidecar(const Schedule& schedule) {
   json["microbatches"] = schedule.microbatches;
   json["groups"] = nlohmann::ordered_json::array();
   for (const CollectiveGroup& group : schedule.groups) {
-    json["groups"].push_back({{"purpose", kPurposes[static_cast<size_t>(group.purpose)]},
-                              {"stages", group.stages}});
+    json["groups"].push_back(
+        {{"purpose", kPurposes[static_cast<size_t>(group.purpose)]}, {"stages", group.stages}});
   }
   return json.dump(1) + '\n';
 }
@@ -273,9 +280,10 @@ void WriteCsv(const Schedule& schedule, const std::filesystem::path& file) {
   sidecar.replace_extension(".json");
   const bool old = sidecar != file && std::filesystem::exists(sidecar);
   if (old && !IsSidecar(ReadFile(sidecar))) {
-    throw Error(fmt::format("{}: is in the way: it would be read with {}, but is no text of a "
-                            "schedule",
-                            sidecar.string(), file.string()));
+    throw Error(
+        fmt::format("{}: is in the way: it would be read with {}, but is no text of a "
+                    "schedule",
+                    sidecar.string(), file.string()));
   }
   // An old text beside a CSV that needs none would be read with it, so it is renewed too.
   if (old || !CsvIsComplete(schedule)) {
@@ -330,8 +338,7 @@ Schedule ParseCsv(std::string_view csv, std::string_view sidecar_json,
       any_update = any_update || a.kind == ActionKind::kUpdate;
     }
   }
-  // ToCsv leaves the updates out where they say nothing.
-  if (!any_update && CsvIsComplete(schedule)) {
+  if (!any_update && schedule.flushes()) {
     for (int s = 0; s < schedule.placed_stages(); ++s) {
       schedule.body[static_cast<size_t>(schedule.placement[static_cast<size_t>(s)])].push_back(
           {0, static_cast<uint16_t>(s), ActionKind::kUpdate, false});
