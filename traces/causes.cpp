@@ -1,3 +1,4 @@
+// Builds the graph of what had to end before what from spans alone, and picks each action's last.
 #include "traces/causes.h"
 
 #include <algorithm>

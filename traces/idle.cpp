@@ -1,3 +1,4 @@
+// Follows the chain behind every action and takes the difference of two at every gap.
 #include "traces/idle.h"
 
 #include <algorithm>
@@ -269,22 +270,25 @@ class Explainer {
 
 }  // namespace
 
+std::span<const NamedShare> NamedShares() {
+  static constexpr NamedShare kShares[] = {
+      {"warm-up", &IdleShares::warm_up},       {"cool-down", &IdleShares::cool_down},
+      {"upstream", &IdleShares::upstream},     {"latency", &IdleShares::latency},
+      {"bandwidth", &IdleShares::bandwidth},   {"contention", &IdleShares::contention},
+      {"update", &IdleShares::update},         {"imbalance", &IdleShares::imbalance},
+      {"noise", &IdleShares::noise},           {"overhead", &IdleShares::overhead},
+  };
+  return kShares;
+}
+
 Nanoseconds IdleShares::Total() const {
-  return warm_up + cool_down + upstream + latency + bandwidth + contention + update + imbalance +
-         noise + overhead;
+  Nanoseconds total{0};
+  for (const NamedShare& named : NamedShares()) total += this->*named.share;
+  return total;
 }
 
 IdleShares& IdleShares::operator+=(const IdleShares& other) {
-  warm_up += other.warm_up;
-  cool_down += other.cool_down;
-  upstream += other.upstream;
-  latency += other.latency;
-  bandwidth += other.bandwidth;
-  contention += other.contention;
-  update += other.update;
-  imbalance += other.imbalance;
-  noise += other.noise;
-  overhead += other.overhead;
+  for (const NamedShare& named : NamedShares()) this->*named.share += other.*named.share;
   return *this;
 }
 

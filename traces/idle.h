@@ -27,6 +27,8 @@
 //  * `upstream`: all others, in the steady phase.
 #pragma once
 
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include "traces/trace.h"
@@ -49,6 +51,14 @@ struct IdleShares {
   IdleShares& operator+=(const IdleShares& other);
   bool operator==(const IdleShares&) const = default;
 };
+
+/// A share and its name for people, "warm-up".
+struct NamedShare {
+  std::string_view name;
+  Nanoseconds IdleShares::* share;
+};
+/// All of them, in the order of IdleShares.
+std::span<const NamedShare> NamedShares();
 
 /// One stretch of idle time of a compute lane; its shares add up to `end − start`. Times count from
 /// the trace's own zero.
