@@ -118,6 +118,17 @@ auto Read(const std::string& place, const std::string& text, const Parse& parse)
   }
 }
 
+/// The entries of a flag; of a list in a job file the error names the entry.
+template <class Parse>
+auto ReadList(const std::vector<std::string>& texts, const std::string& place, bool listed,
+              const Parse& parse) {
+  std::vector<decltype(parse(texts[0]))> values;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    values.push_back(Read(listed ? fmt::format("{}/{}", place, i) : place, texts[i], parse));
+  }
+  return values;
+}
+
 int64_t AtLeast(int64_t least, const std::string& place, const std::string& text) {
   const int64_t value = Read(place, text, ParseInteger);
   if (value < least) throw Error(fmt::format("{}: '{}' is less than {}", place, text, least));
@@ -180,14 +191,11 @@ Nanoseconds Arguments::Duration(const std::string& name) const {
 }
 
 std::vector<Nanoseconds> Arguments::Durations(const std::string& name) const {
-  const std::vector<std::string> texts = Texts(name);
-  std::vector<Nanoseconds> times;
-  for (size_t i = 0; i < texts.size(); ++i) {
-    const std::string place =
-        At(name).listed ? fmt::format("{}/{}", PlaceOf(name), i) : PlaceOf(name);
-    times.push_back(Read(place, texts[i], ParseDuration));
-  }
-  return times;
+  return ReadList(Texts(name), PlaceOf(name), At(name).listed, ParseDuration);
+}
+
+std::vector<Bytes> Arguments::Sizes(const std::string& name) const {
+  return ReadList(Texts(name), PlaceOf(name), At(name).listed, ParseBytes);
 }
 
 Bytes Arguments::Size(const std::string& name) const {

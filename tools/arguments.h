@@ -45,6 +45,7 @@ class Arguments {
   Nanoseconds Duration(const std::string& name) const;
   std::vector<Nanoseconds> Durations(const std::string& name) const;
   Bytes Size(const std::string& name) const;
+  std::vector<Bytes> Sizes(const std::string& name) const;
   Bandwidth Rate(const std::string& name) const;
   /// One of `known`; the error names the nearest.
   std::string Choice(const std::string& name, std::span<const std::string_view> known) const;

@@ -170,6 +170,7 @@ RunResult ResultOf(const Series& series) {
   result.stages = run.trace.stages;
   result.metrics = series.summary.metrics;
   result.versions = MeasuredVersions(run.trace);
+  Explain(result);
   return result;
 }
 
