@@ -98,14 +98,16 @@ class EventGraph {
       for (size_t i = 0; i < body.size(); ++i) {
         if (body[i].kind == ActionKind::kAllReduce) continue;
         const int node = AddNode(rank);
-        int64_t duration = times_.Of(body[i].kind, body[i].stage);
+        int64_t duration = times_.Of(body[i]);
         if (body[i].overlaps_next) {
           RunAction forward;
           forward.kind = body[i].kind;
           forward.stage = body[i].stage;
+          forward.microbatch = body[i].microbatch;
           RunAction backward;
           backward.kind = body[i + 1].kind;
           backward.stage = body[i + 1].stage;
+          backward.microbatch = body[i + 1].microbatch;
           duration = times_.OfOverlap(forward, backward);
           Register(body[i], node, duration, static_cast<int>(i));
           ++i;

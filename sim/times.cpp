@@ -19,6 +19,7 @@ ActionTimes::ActionTimes(const Program& program, const Costs& costs,
     throw Error(fmt::format("the times are for {} stages, but the schedule has {}", costs.stages(),
                             schedule.stages));
   }
+  microbatches_ = schedule.microbatches;
   const auto placed = static_cast<size_t>(schedule.placed_stages());
   for (auto& times : times_) times.assign(placed, 0);
   std::array<bool, kKinds> used{};
@@ -58,6 +59,26 @@ ActionTimes::ActionTimes(const Program& program, const Costs& costs,
   CheckSum(program);
 }
 
+void ActionTimes::Replace(ActionKind kind, const std::vector<std::vector<Nanoseconds>>& times,
+                          const Program& program) {
+  CHECK(kind <= ActionKind::kBackwardWeight);
+  std::vector<int64_t> table;
+  for (const std::vector<Nanoseconds>& of_stage : times) {
+    for (const Nanoseconds time : of_stage) table.push_back(time.count());
+  }
+  const auto placed = static_cast<size_t>(program.schedule().placed_stages());
+  const bool even = std::all_of(times.begin(), times.end(), [&](const auto& of_stage) {
+    return of_stage.size() == static_cast<size_t>(microbatches_);
+  });
+  if (times.size() != placed || !even) {
+    throw Error(fmt::format("times of {} per micro-batch must be given for {} micro-batches of each "
+                            "of {} stages",
+                            KindName(kind), microbatches_, placed));
+  }
+  by_microbatch_[static_cast<size_t>(kind)] = std::move(table);
+  CheckSum(program);
+}
+
 /// No path through the run is longer than everything one after the other.
 void ActionTimes::CheckSum(const Program& program) const {
   Wide step = 0;
@@ -67,7 +88,7 @@ void ActionTimes::CheckSum(const Program& program) const {
         step += OfReduction(action.stage);
         continue;
       }
-      step += Of(action.kind, action.stage);
+      step += Of(action);
       if (program.ProducedLane(action.kind, action.stage) >= 0) {
         step += Wide{occupancy_} + latency_;
       }
@@ -83,7 +104,7 @@ Nanoseconds ActionTimes::BusyPerStep(const Program& program) const {
   for (const auto& body : program.schedule().body) {
     int64_t busy = 0;
     for (const Action& action : body) {
-      if (action.kind <= ActionKind::kUpdate) busy += Of(action.kind, action.stage);
+      if (action.kind <= ActionKind::kUpdate) busy += Of(action);
     }
     busiest = std::max(busiest, busy);
   }

@@ -19,7 +19,22 @@ class ActionTimes {
   ActionTimes(const Program& program, const Costs& costs,
               const std::vector<Nanoseconds>& reduction = {});
 
-  int64_t Of(const RunAction& action) const { return Of(action.kind, action.stage); }
+  /// In place of the times per stage, from now on: of actions of `kind` (F, B, I or W) by placed
+  /// stage and micro-batch mod m. Throws Error as the constructor does, and if it is not that many.
+  void Replace(ActionKind kind, const std::vector<std::vector<Nanoseconds>>& times,
+               const Program& program);
+
+  int64_t Of(const RunAction& action) const {
+    return Of(action.kind, action.stage, action.microbatch);
+  }
+  int64_t Of(const Action& action) const {
+    return Of(action.kind, action.stage, action.microbatch);
+  }
+  int64_t Of(ActionKind kind, int placed, int64_t microbatch) const {
+    const std::vector<int64_t>& own = by_microbatch_[static_cast<size_t>(kind)];
+    if (own.empty()) return Of(kind, placed);
+    return own[static_cast<size_t>(placed * microbatches_ + FloorMod(microbatch, microbatches_))];
+  }
   int64_t Of(ActionKind kind, int placed) const {
     return times_[static_cast<size_t>(kind)][static_cast<size_t>(placed)];
   }
@@ -40,6 +55,8 @@ class ActionTimes {
 
   static constexpr size_t kKinds = static_cast<size_t>(ActionKind::kUpdate) + 1;
   std::array<std::vector<int64_t>, kKinds> times_;
+  std::array<std::vector<int64_t>, kKinds> by_microbatch_;  ///< replaced times; most often none
+  int64_t microbatches_ = 1;                                ///< m
   std::vector<int64_t> reduction_;
   int64_t occupancy_ = 0;
   int64_t latency_ = 0;

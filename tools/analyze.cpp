@@ -7,6 +7,7 @@
 #include "tools/result.h"
 #include "tools/timeline.h"
 #include "traces/chrome.h"
+#include "traces/primus.h"
 #include "traces/versions.h"
 
 namespace pipelag {
@@ -16,10 +17,11 @@ constexpr size_t kMostDrawn = 1'000'000;
 
 RunResult ResultOf(const std::string& file, int64_t warm_up) {
   RunResult result;
-  result.trace = ReadChrome(file);
+  result.trace = IsPrimus(file) ? ReadPrimus(file) : ReadChrome(file);
   result.stages = result.trace.stages;
   result.metrics = ComputeMetrics(result.trace, warm_up);
   result.versions = MeasuredVersions(result.trace);
+  Explain(result);
   return result;
 }
 
@@ -59,7 +61,8 @@ Subcommand AnalyzeCommand() {
       .operands = "TRACE...",
       .summary = "metrics and idle time of recorded runs, simulated or measured",
       .details =
-          "The step time is the median over the steps after the warm-up. Several traces stand "
+          "A TRACE is a Chrome trace written by pipelag, or a folder of AMD Primus (config.json and\n"
+          "pp_rank_N.json). The step time is the median over the steps after the warm-up. Several traces stand "
           "side\n"
           "by side.\n\nExample: pipelag analyze trace.json --format json",
       .fewest_operands = 1,

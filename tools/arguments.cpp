@@ -120,6 +120,15 @@ auto Read(const std::string& place, const std::string& text, const Parse& parse)
   }
 }
 
+/// Every (place, text) of a list, parsed.
+template <class Parse>
+auto ReadList(const std::vector<std::pair<std::string, std::string>>& entries,
+              const Parse& parse) {
+  std::vector<decltype(parse(entries[0].second))> values;
+  for (const auto& [place, text] : entries) values.push_back(Read(place, text, parse));
+  return values;
+}
+
 int64_t AtLeast(int64_t least, const std::string& place, const std::string& text) {
   const int64_t value = Read(place, text, ParseInteger);
   if (value < least) throw Error(fmt::format("{}: '{}' is less than {}", place, text, least));
@@ -182,11 +191,11 @@ Nanoseconds Arguments::Duration(const std::string& name) const {
 }
 
 std::vector<Nanoseconds> Arguments::Durations(const std::string& name) const {
-  std::vector<Nanoseconds> times;
-  for (const auto& [place, text] : Entries(name)) {
-    times.push_back(Read(place, text, ParseDuration));
-  }
-  return times;
+  return ReadList(Entries(name), ParseDuration);
+}
+
+std::vector<Bytes> Arguments::Sizes(const std::string& name) const {
+  return ReadList(Entries(name), ParseBytes);
 }
 
 std::vector<int> Arguments::SmallNumbers(const std::string& name) const {

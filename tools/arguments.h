@@ -47,6 +47,7 @@ class Arguments {
   /// A list of whole numbers from 0 to a million.
   std::vector<int> SmallNumbers(const std::string& name) const;
   Bytes Size(const std::string& name) const;
+  std::vector<Bytes> Sizes(const std::string& name) const;
   Bandwidth Rate(const std::string& name) const;
   /// One of `known`; the error names the nearest.
   std::string Choice(const std::string& name, std::span<const std::string_view> known) const;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "tools/explain.h"
 #include "tools/table.h"
 
 namespace pipelag {
@@ -31,7 +32,8 @@ Json PerStage(const RunResult& result) {
   return rows;
 }
 
-Json PerRank(const Metrics& metrics) {
+Json PerRank(const RunResult& result) {
+  const Metrics& metrics = result.metrics;
   Json rows = Json::array();
   for (size_t r = 0; r < metrics.ranks.size(); ++r) {
     const RankMetrics& rank = metrics.ranks[r];
@@ -41,6 +43,7 @@ Json PerRank(const Metrics& metrics) {
                     {"wait_ns", rank.totals.wait.count()},
                     {"transfer_ns", rank.totals.transfer.count()},
                     {"peak_in_flight", rank.totals.peak_in_flight}});
+    if (!result.memory.empty()) rows.back()["peak_memory_bytes"] = result.memory.at(r).peak;
   }
   return rows;
 }
@@ -96,6 +99,11 @@ std::string StageTable(const RunResult& result) {
 
 }  // namespace
 
+void Explain(RunResult& result) {
+  result.idle = ExplainIdle(result.trace);
+  result.path = FindCriticalPath(result.trace);
+}
+
 Json ResultJson(const RunResult& result) {
   const Metrics& metrics = result.metrics;
   Json json = {{"schedule", result.trace.schedule},
@@ -115,7 +123,10 @@ Json ResultJson(const RunResult& result) {
     json["tokens_per_s"] = TokensPerSecond(result.trace, metrics.step_time);
   }
   json["per_stage"] = PerStage(result);
-  json["per_rank"] = PerRank(metrics);
+  json["per_rank"] = PerRank(result);
+  if (!result.idle.empty()) json["idle"] = IdleJson(result.idle);
+  if (!result.path.pieces.empty()) json["critical_path"] = PathJson(result.path);
+  if (!result.memory.empty()) json["memory"] = MemoryJson(result.memory);
   return json;
 }
 
@@ -136,9 +147,12 @@ std::string ResultText(const RunResult& result) {
       "state\n\n",
       FormatShare(metrics.bubble.idle_of_makespan), FormatShare(metrics.bubble.idle_over_ideal),
       FormatShare(metrics.bubble.of_span), FormatShare(metrics.bubble.steady_state));
-  return text + RankTable(metrics) +
-         "(idle: before the first, between, after the last action; waiting: for data)\n\n" +
-         StageTable(result);
+  text += RankTable(metrics) +
+          "(idle: before the first, between, after the last action; waiting: for data)\n\n";
+  if (!result.idle.empty()) text += IdleText(result.idle) + '\n';
+  if (!result.path.pieces.empty()) text += PathText(result.path) + '\n';
+  if (!result.memory.empty()) text += MemoryText(result.memory) + '\n';
+  return text + StageTable(result);
 }
 
 std::string SideBySide(const std::vector<const RunResult*>& results) {

@@ -7,6 +7,9 @@
 #include <vector>
 
 #include "models/schedule/program.h"
+#include "traces/critical_path.h"
+#include "traces/idle.h"
+#include "traces/memory.h"
 #include "traces/metrics.h"
 #include "traces/trace.h"
 
@@ -17,7 +20,13 @@ struct RunResult {
   Metrics metrics;
   std::vector<StageVersions> versions;  ///< per placed stage; −1: not known
   int stages = 0;                       ///< slices of the network
+  std::vector<IdleShares> idle{};       ///< per rank; empty: not known
+  CriticalPath path{};                  ///< without pieces: not known
+  std::vector<RankMemory> memory{};     ///< per rank; empty: not known
 };
+
+/// Fills in idle times and path from the spans of `result.trace`.
+void Explain(RunResult& result);
 
 /// The object that `simulate`, `analyze` and `run` print.
 nlohmann::ordered_json ResultJson(const RunResult& result);

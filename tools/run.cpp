@@ -162,6 +162,7 @@ RunResult ResultOf(const Series& series) {
   result.stages = run.trace.stages;
   result.metrics = series.summary.metrics;
   result.versions = MeasuredVersions(run.trace);
+  Explain(result);
   return result;
 }
 

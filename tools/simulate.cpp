@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "models/file.h"
 #include "sim/simulator.h"
 #include "tools/flags.h"
+#include "tools/memory_flags.h"
 #include "tools/result.h"
 #include "tools/table.h"
 #include "tools/timeline.h"
@@ -22,6 +24,7 @@ struct Simulated {
   RunResult result;
   SteadyState steady;
   Costs costs;
+  std::vector<Finding> beyond_memory;
   bool drawn = false;
 };
 
@@ -37,11 +40,13 @@ Simulated SimulateOne(const NamedSchedule& named, const Arguments& arguments,
   const Schedule& schedule = program.schedule();
   Simulated simulated;
   simulated.costs = CostsOf(arguments, schedule.stages);
-  simulated.drawn = extras.picture && program.actions() <= kMostDrawn;
+  const bool explained = program.actions() <= kMostDrawn;
+  simulated.drawn = extras.picture && explained;
   const ActionTimes times(program, simulated.costs, ReductionOf(arguments));
+  const std::optional<MemorySizes> sizes = MemorySizesOf(arguments, schedule.stages);
   const SimulationOptions options{
       .receive_slots = static_cast<int>(arguments.CountOr("receive-slots", 0)),
-      .spans = extras.spans || simulated.drawn};
+      .spans = extras.spans || explained || sizes};
   Simulation simulation = Simulate(program, times, options);
   simulated.result = {
       std::move(simulation.trace), std::move(simulation.metrics), {}, schedule.stages};
@@ -49,19 +54,29 @@ Simulated SimulateOne(const NamedSchedule& named, const Arguments& arguments,
     simulated.result.versions.push_back(program.versions(stage));
   }
   simulated.steady = std::move(simulation.steady);
+  RunResult& result = simulated.result;
+  if (options.spans) Explain(result);
+  if (sizes) {
+    result.memory = MemoryOverTime(
+        result.trace, *sizes, StandingMemoryOf(program, *sizes, options.receive_slots));
+    simulated.beyond_memory = BeyondMemory(result.memory, sizes->device);
+  }
   return simulated;
 }
 
-void WriteTrace(const std::string& file, const std::vector<Simulated>& runs) {
+void WriteTrace(const std::string& file, const std::vector<Simulated>& runs, bool critical_path) {
+  ChromeOptions options{.critical_path = critical_path};
   if (runs.size() == 1) {
-    WriteFile(file, ToChrome(runs[0].result.trace));
+    const RunResult& result = runs[0].result;
+    if (!result.memory.empty()) options.memory = &result.memory;
+    WriteFile(file, ToChrome(result.trace, options));
     return;
   }
   std::vector<std::pair<std::string, const Trace*>> labelled;
   for (const Simulated& run : runs) {
     labelled.emplace_back(run.result.trace.schedule, &run.result.trace);
   }
-  WriteFile(file, ToChrome(labelled));
+  WriteFile(file, ToChrome(labelled, options));
 }
 
 /// What holds the step time where it is.
@@ -100,6 +115,7 @@ nlohmann::ordered_json JsonOf(const Simulated& run) {
   nlohmann::ordered_json json = ResultJson(run.result);
   json["limited_by"] = {{"ranks", run.steady.critical_ranks},
                         {"messages", run.steady.crosses_links}};
+  for (const Finding& finding : run.beyond_memory) json["findings"].push_back(finding.message);
   if (!run.costs.source.empty()) json["costs_source"] = run.costs.source;
   return json;
 }
@@ -117,6 +133,11 @@ std::string TextOf(const std::vector<Simulated>& runs) {
     text += SideBySide(results) + "\nwhat limits the step time: " + LimitsText(runs);
     text += '\n';
   }
+  for (const Simulated& run : runs) {
+    for (const Finding& finding : run.beyond_memory) {
+      text += fmt::format("{}: {}\n", run.result.trace.schedule, finding.message);
+    }
+  }
   if (!runs[0].costs.source.empty()) text += fmt::format("times: {}\n", runs[0].costs.source);
   return text;
 }
@@ -125,21 +146,28 @@ int Run(const Arguments& arguments) {
   const bool json = WantsJson(arguments);
   const std::string trace = arguments.TextOr("trace", "");
   if (!trace.empty()) CheckWritable(trace);
+  if (trace.empty() && arguments.Has("critical-path")) {
+    throw Error(fmt::format("{}: goes into a trace, but no --trace is asked for",
+                            arguments.PlaceOf("critical-path")));
+  }
   const std::vector<NamedSchedule> schedules = SchedulesOf(arguments);
   const Extras extras{.spans = !trace.empty(), .picture = !json && schedules.size() == 1};
   std::vector<Simulated> runs;
   for (const NamedSchedule& named : schedules) {
     runs.push_back(SimulateOne(named, arguments, extras));
   }
-  if (!trace.empty()) WriteTrace(trace, runs);
+  if (!trace.empty()) WriteTrace(trace, runs, arguments.Has("critical-path"));
+  const bool fits = std::all_of(runs.begin(), runs.end(), [](const Simulated& run) {
+    return run.beyond_memory.empty();
+  });
   if (!json) {
     fmt::print("{}", TextOf(runs));
-    return 0;
+    return fits ? 0 : 1;
   }
   std::vector<nlohmann::ordered_json> results;
   for (const Simulated& run : runs) results.push_back(JsonOf(run));
   fmt::print("{}", JsonText(std::move(results)));
-  return 0;
+  return fits ? 0 : 1;
 }
 
 }  // namespace
@@ -163,7 +191,10 @@ Subcommand SimulateCommand() {
             {"receive-slots", "COUNT",
              "messages a lane may hold for its receiver (default: enough)"}},
            CostFlags(),
-           {{"trace", "FILE", "write a Chrome trace (Perfetto, speedscope)"}, FormatFlag()}}),
+           MemoryFlags(),
+           {{"trace", "FILE", "write a Chrome trace (Perfetto, speedscope)"},
+            {"critical-path", "", "show it in --trace as a process of its own", FlagValue::kNone},
+            FormatFlag()}}),
       .run = Run,
   };
 }

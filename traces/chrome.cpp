@@ -91,6 +91,21 @@ void PutSlice(std::string& text, const Event& event) {
   Put(text, "}");
 }
 
+void PutPathPiece(std::string& text, const Event& event) {
+  const PathPiece& piece = event.part->path[event.span];
+  const Moment end = chrome::ShownEnd(event.part->path, event.span);
+  const bool hop = piece.rank != piece.from_rank;
+  Put(text, R"(,"ph":"X","dur":)");
+  PutMicroseconds(text, Hundredths(end) - Hundredths(event.moment));
+  Put(text, R"(,"tid":)", PidOf(*event.part, event.rank), R"(,"name":")");
+  const bool action = piece.work == PathWork::kCompute || piece.work == PathWork::kUpdate ||
+                      piece.work == PathWork::kReduction;
+  if (!action) Put(text, PathWorkName(piece.work), " before ");
+  Put(text, piece.name, R"(","cat":")", chrome::kPathCategory, R"(","args":{"rank":)", piece.rank);
+  if (hop) Put(text, R"(,"from_rank":)", piece.from_rank);
+  Put(text, R"(,"work":")", PathWorkName(piece.work), R"("})");
+}
+
 void PutEvent(std::string& text, const Event& event) {
   const Part& part = *event.part;
   const auto tid = [&] { return TidOf(part, part.trace->spans[event.span]); };
@@ -100,6 +115,9 @@ void PutEvent(std::string& text, const Event& event) {
   switch (event.what) {
     case Event::What::kSlice:
       PutSlice(text, event);
+      break;
+    case Event::What::kPath:
+      PutPathPiece(text, event);
       break;
     case Event::What::kFlowStart:
       Put(text, R"(,"ph":"s","tid":)", tid(), R"(,"id":)", event.value,
@@ -116,6 +134,9 @@ void PutEvent(std::string& text, const Event& event) {
     case Event::What::kVersion:
       Put(text, R"(,"ph":"C","name":"weight version of stage )",
           part.trace->spans[event.span].stage, R"(","args":{"version":)", event.value, "}");
+      break;
+    case Event::What::kMemory:
+      Put(text, R"(,"ph":"C","name":"memory","args":{"bytes":)", event.value, "}");
       break;
   }
   Put(text, "}");
@@ -162,6 +183,11 @@ void PutNames(std::string& text, const Part& part) {
     const int64_t pid = PidOf(part, rank);
     PutName(text, "process", pid, pid, fmt::format("{}rank {}", part.prefix, rank), pid);
   }
+  if (!part.path.empty()) {
+    const int64_t pid = PidOf(part, part.trace->ranks);
+    PutName(text, "process", pid, pid, part.prefix + "critical path", pid);
+    PutName(text, "thread", pid, pid, "critical path", 0);
+  }
   const Span* last = nullptr;
   for (const Span& span : part.trace->spans) {
     if (last == nullptr || !chrome::SameLane(*part.trace, *last, span)) {
@@ -203,22 +229,29 @@ std::shared_ptr<const Trace> Sorted(const Trace& trace) {
   return copy;
 }
 
-Part PartOf(const Trace& trace, int64_t first_pid, std::string prefix) {
+Part PartOf(const Trace& trace, int64_t first_pid, std::string prefix,
+            const ChromeOptions& options) {
   CHECK(trace.ranks > 0);
   for (const Span& span : trace.spans) {
     CHECK(span.rank >= 0 && span.rank < trace.ranks && span.end >= span.start);
     const bool transfer = IsSend(span.kind) || IsReceive(span.kind);
     CHECK(!transfer || (span.peer >= 0 && span.peer < trace.ranks));
   }
-  Part part{Sorted(trace), first_pid, std::move(prefix), {}};
+  Part part;
+  part.trace = Sorted(trace);
+  part.first_pid = first_pid;
+  part.prefix = std::move(prefix);
   part.shown = chrome::Show(*part.trace);
+  if (options.critical_path) part.path = FindCriticalPath(*part.trace).pieces;
   return part;
 }
 
 }  // namespace
 
 std::string ToChrome(const Trace& trace, const ChromeOptions& options) {
-  return ToText(fmt::format("{{{}}}", HeadOf(trace)), {PartOf(trace, 0, "")}, options);
+  std::vector<Part> parts = {PartOf(trace, 0, "", options)};
+  parts[0].memory = options.memory;
+  return ToText(fmt::format("{{{}}}", HeadOf(trace)), parts, options);
 }
 
 std::string ToChrome(const std::vector<std::pair<std::string, const Trace*>>& labelled,
@@ -228,10 +261,10 @@ std::string ToChrome(const std::vector<std::pair<std::string, const Trace*>>& la
   std::string heads;
   int64_t first_pid = 0;
   for (const auto& [label, trace] : labelled) {
-    parts.push_back(PartOf(*trace, first_pid, label + " "));
+    parts.push_back(PartOf(*trace, first_pid, label + " ", options));
     heads += fmt::format("{}{{\"label\":{},{}}}", heads.empty() ? "" : ",", Quoted(label),
                          HeadOf(*trace));
-    first_pid += trace->ranks;
+    first_pid += trace->ranks + (options.critical_path ? 1 : 0);
   }
   return ToText(fmt::format("[{}]", heads), parts, options);
 }

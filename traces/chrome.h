@@ -8,12 +8,16 @@
 #include <utility>
 #include <vector>
 
+#include "traces/memory.h"
 #include "traces/trace.h"
 
 namespace pipelag {
 
 struct ChromeOptions {
   bool flows = false;  ///< arrows from SEND to RECV; thousands of them make viewers slow
+  bool critical_path = false;  ///< as a process of its own behind the ranks; reading leaves it out
+  /// A counter "memory" per rank, an entry each; nullptr: none. Of a single trace only.
+  const std::vector<RankMemory>* memory = nullptr;
 };
 
 /// The JSON text: {"displayTimeUnit", "pipelag": {the run}, "traceEvents": […]}, a line per event.
@@ -30,7 +34,9 @@ struct ChromeOptions {
 /// * They stay disjoint in a viewer's doubles, and a zero-length span stays in its place: an event
 ///   that touches the next one is written less than half a nanosecond short, one that starts at the
 ///   same instant as the one before as much late (in runs of up to days). Round to nanoseconds.
-/// * Counters: activations in flight per rank, newest weight version per stage.
+/// * Counters: activations in flight per rank, newest weight version per stage; memory if given.
+/// * The critical path is a process "critical path" with one thread: pid = tid = number of ranks. Its
+///   events have the category "critical path" and end a hair early, as all that touch.
 ///
 /// `trace.spans` need not be sorted; ranks and peers must lie in [0, ranks).
 std::string ToChrome(const Trace& trace, const ChromeOptions& options = {});

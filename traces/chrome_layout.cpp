@@ -12,6 +12,9 @@
 namespace pipelag::chrome {
 namespace {
 
+/// Hundredths of a nanosecond between neighbours.
+constexpr int kApart = 5;
+
 void AddSlices(const Part& part, std::vector<Event>& events) {
   const std::vector<Span>& spans = part.trace->spans;
   for (size_t i = 0; i < spans.size(); ++i) {
@@ -98,14 +101,46 @@ void AddVersions(const Part& part, std::vector<Event>& events) {
   }
 }
 
+void AddPath(const Part& part, std::vector<Event>& events) {
+  Event event;
+  event.part = &part;
+  event.what = Event::What::kPath;
+  event.rank = part.trace->ranks;
+  for (size_t i = 0; i < part.path.size(); ++i) {
+    event.moment = {part.path[i].start};
+    event.span = static_cast<uint32_t>(i);
+    events.push_back(event);
+  }
+}
+
+void AddMemory(const Part& part, std::vector<Event>& events) {
+  if (part.memory == nullptr) return;
+  CHECK(part.memory->size() == static_cast<size_t>(part.trace->ranks));
+  Event event;
+  event.part = &part;
+  event.what = Event::What::kMemory;
+  for (size_t rank = 0; rank < part.memory->size(); ++rank) {
+    event.rank = static_cast<int>(rank);
+    for (const HeldBytes& held : (*part.memory)[rank].curve) {
+      event.moment = {held.time};
+      event.value = held.bytes;
+      events.push_back(event);
+    }
+  }
+}
+
 }  // namespace
+
+Moment ShownEnd(const std::vector<PathPiece>& path, size_t piece) {
+  const bool touches = piece + 1 < path.size();
+  return {path[piece].end, touches ? -kApart : 0};
+}
 
 bool SameLane(const Trace& trace, const Span& a, const Span& b) {
   return a.rank == b.rank && LaneNumber(a, trace.ranks) == LaneNumber(b, trace.ranks);
 }
 
 std::vector<Shown> Show(const Trace& trace) {
-  constexpr int kApart = 5;
   constexpr int kShort = 3;
   constexpr int kMost = 40;
   const std::vector<Span>& spans = trace.spans;
@@ -140,6 +175,8 @@ std::vector<Event> Events(const std::vector<Part>& parts, bool flows) {
     if (flows) AddFlows(part, next_flow, events);
     AddInFlight(part, events);
     AddVersions(part, events);
+    AddPath(part, events);
+    AddMemory(part, events);
   }
   std::stable_sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
     return std::tie(a.moment, a.what) < std::tie(b.moment, b.what);

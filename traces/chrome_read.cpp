@@ -15,6 +15,7 @@
 #include "models/error.h"
 #include "models/file.h"
 #include "traces/chrome.h"
+#include "traces/chrome_layout.h"
 
 namespace pipelag {
 namespace {
@@ -190,6 +191,7 @@ void ReadEvent(const Fields& event, int64_t index, Found& found) {
     found.event.push_back(index);
   };
   if (phase == "X") {
+    if (event.Find("cat") != nullptr && event.String("cat") == chrome::kPathCategory) return;
     if (event.Find("args.first.kind") == nullptr) {
       keep(SpanOf(event, "args."));
       return;

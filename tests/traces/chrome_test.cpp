@@ -27,7 +27,8 @@ TEST(Chrome, SurvivesTheWayThereAndBackFieldByField) {
   for (const int64_t longest : {int64_t{12}, int64_t{5'000'000}, int64_t{1} << 53}) {
     for (uint64_t seed = 0; seed < 400; ++seed) {
       const Trace trace = sample::Random(seed, longest);
-      const Trace back = ParseChrome(ToChrome(trace, {.flows = seed % 2 == 0}), "x.json");
+      const ChromeOptions options{.flows = seed % 2 == 0, .critical_path = seed % 3 == 0};
+      const Trace back = ParseChrome(ToChrome(trace, options), "x.json");
       ASSERT_EQ(back.spans.size(), trace.spans.size());
       for (size_t i = 0; i < back.spans.size(); ++i) {
         const Span& a = trace.spans[i];
@@ -64,7 +65,7 @@ std::map<std::pair<int, int>, std::vector<Interval>> Slices(const std::string& t
 
 TEST(Chrome, SlicesOfAThreadAreDisjointForEveryViewer) {
   for (uint64_t seed = 0; seed < 400; ++seed) {
-    const std::string text = ToChrome(sample::Random(seed, 3'600'000'000'000));
+    const std::string text = ToChrome(sample::Random(seed, 3'600'000'000'000), {.critical_path = true});
     for (const bool whole : {false, true}) {
       for (const auto& [thread, slices] : Slices(text, whole ? 1000 : 1, whole)) {
         const double first = slices.front().start;
@@ -177,6 +178,34 @@ TEST(Chrome, CountsActivationsAndVersions) {
                                              "0 weight version of stage 0 {\"version\":0}",
                                              "0.03 activations in flight {\"activations\":0}",
                                              "0.035 weight version of stage 0 {\"version\":1}"));
+}
+
+TEST(Chrome, ShowsTheCriticalPathBehindTheRanks) {
+  const Trace trace = sample::GPipe(2, 2, 1, 10, 20, 3);
+  std::vector<std::string> pieces;
+  for (const Json& event : EventsOf(ToChrome(trace, {.critical_path = true}))) {
+    if (event["pid"] != 2 || event["ph"] != "X") continue;
+    EXPECT_EQ(event["tid"], 2);
+    EXPECT_EQ(event["cat"], "critical path");
+    pieces.push_back(event["name"].get<std::string>() + " on " + event["args"]["rank"].dump());
+  }
+  // At a tie (0B0 ends when the message of 1B1 arrives) the path stays on its lane.
+  EXPECT_THAT(pieces, testing::ElementsAre("0F0 on 0", "latency before 1F0 on 1", "1F0 on 1",
+                                           "1F1 on 1", "1B0 on 1", "latency before 0B0 on 0",
+                                           "0B0 on 0", "0B1 on 0"));
+}
+
+TEST(Chrome, CountsMemory) {
+  const Trace trace = sample::GPipe(1, 1, 1, 10, 20, 0);
+  const MemorySizes sizes{{{.weights = 100, .activation = 7}}, 0};
+  const auto memory = MemoryOverTime(trace, sizes, {{.weights = 100}});
+  std::vector<std::string> counters;
+  for (const Json& event : EventsOf(ToChrome(trace, {.memory = &memory}))) {
+    if (event["name"] == "memory") {
+      counters.push_back(event["ts"].dump() + " " + event["args"]["bytes"].dump());
+    }
+  }
+  EXPECT_THAT(counters, testing::ElementsAre("0 107", "0.03 100"));
 }
 
 TEST(Chrome, FlowsLieInsideTheirSlices) {

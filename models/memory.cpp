@@ -1,0 +1,85 @@
+// Buffers that stand for a whole run, derived from a program's versions and slots.
+#include "models/memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "models/schedule/slots.h"
+
+namespace pipelag {
+namespace {
+
+/// A TiB, so that no sum of a run's buffers can leave 64 bits.
+constexpr Bytes kMostBytes = Bytes{1} << 40;
+
+void CheckSizes(const MemorySizes& sizes, const Schedule& schedule) {
+  if (sizes.stages.size() != static_cast<size_t>(schedule.stages)) {
+    throw Error(fmt::format("the sizes are for {} stages, but the schedule has {}",
+                            sizes.stages.size(), schedule.stages));
+  }
+  for (size_t s = 0; s < sizes.stages.size(); ++s) {
+    const StageMemory& stage = sizes.stages[s];
+    const auto [least, most] =
+        std::minmax({stage.weights, stage.gradients, stage.optimizer, stage.activation,
+                     stage.freed_at_input, stage.message});
+    if (least < 0 || most > kMostBytes) {
+      throw Error(fmt::format("stage {}: a size is out of range, it must be from 0 to {}", s,
+                              FormatBytes(kMostBytes)));
+    }
+    if (stage.freed_at_input > stage.activation) {
+      throw Error(fmt::format("stage {} would free {} at the input's backward, but an activation "
+                              "is only {}",
+                              s, FormatBytes(stage.freed_at_input),
+                              FormatBytes(stage.activation)));
+    }
+  }
+}
+
+/// Per lane the largest message of the stages that send over it.
+std::vector<Bytes> LargestMessages(const Program& program, const MemorySizes& sizes) {
+  const Schedule& schedule = program.schedule();
+  std::vector<Bytes> largest(program.lanes().size());
+  for (int placed = 0; placed < schedule.placed_stages(); ++placed) {
+    const Bytes message = sizes.stages[static_cast<size_t>(schedule.SliceOf(placed))].message;
+    for (const int lane : {program.ForwardLane(placed), program.BackwardLane(placed)}) {
+      if (lane < 0) continue;
+      Bytes& own = largest[static_cast<size_t>(lane)];
+      own = std::max(own, message);
+    }
+  }
+  return largest;
+}
+
+}  // namespace
+
+std::vector<StandingMemory> StandingMemoryOf(const Program& program, const MemorySizes& sizes,
+                                             int receive_slots) {
+  const Schedule& schedule = program.schedule();
+  CheckSizes(sizes, schedule);
+  std::vector<StandingMemory> ranks(static_cast<size_t>(schedule.ranks));
+  for (int placed = 0; placed < schedule.placed_stages(); ++placed) {
+    const StageMemory& stage = sizes.stages[static_cast<size_t>(schedule.SliceOf(placed))];
+    const StageVersions& versions = program.versions(placed);
+    StandingMemory& rank =
+        ranks[static_cast<size_t>(schedule.placement[static_cast<size_t>(placed)])];
+    rank.weights += stage.weights;
+    rank.stash += stage.weights * (versions.weight_versions - 1);
+    rank.gradients += stage.gradients * versions.gradient_buffers;
+    rank.optimizer += stage.optimizer;
+  }
+  const std::vector<Bytes> largest = LargestMessages(program, sizes);
+  if (std::all_of(largest.begin(), largest.end(), [](Bytes bytes) { return bytes == 0; })) {
+    return ranks;
+  }
+  const std::vector<int> enough =
+      receive_slots > 0 ? std::vector<int>(largest.size(), receive_slots)
+                        : NeverDelayingSlots(program);
+  for (size_t lane = 0; lane < largest.size(); ++lane) {
+    ranks[static_cast<size_t>(program.lanes()[lane].receiver)].transfer_buffers +=
+        largest[lane] * enough[lane];
+  }
+  return ranks;
+}
+
+}  // namespace pipelag
