@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
+#include <span>
 
 #include "models/schedule/play.h"
+#include "sim/contended.h"
 
 namespace pipelag {
 namespace {
@@ -93,23 +96,91 @@ class Recorder {
   std::vector<bool> started_;
 };
 
-template <bool kSpans>
-std::vector<RankTotals> Execute(const Program& program, const ActionTimes& times,
-                                const SimulationOptions& options, std::vector<Span>& spans) {
-  Recorder<kSpans> recorder(program, times, spans);
-  const PlayLinks links{times.occupancy_ns(), times.latency_ns(), options.receive_slots};
-  const std::vector<Blocked> blocked = Play(program, times, links, recorder).Run();
-  if (!blocked.empty()) {
-    std::string ranks;
-    for (const Blocked& b : blocked) {
-      ranks += fmt::format("{}rank {} at {}{}{}", ranks.empty() ? "" : ", ", b.rank,
-                           program.schedule().SliceOf(b.action.stage), KindName(b.action.kind),
-                           b.action.microbatch);
-    }
-    throw Error(fmt::format("deadlock: {} receive slots per lane are too few: {} wait for ever",
-                            options.receive_slots, ranks));
+/// Notes besides when every step ended: its last B, W or U.
+template <class Inner>
+class WithStepEnds {
+ public:
+  WithStepEnds(Inner& inner, int64_t steps) : inner_(inner), ends_(static_cast<size_t>(steps)) {}
+
+  void OnCompute(int rank, const RunAction& action, int64_t free, int64_t start, int64_t end,
+                 bool overlapped) {
+    inner_.OnCompute(rank, action, free, start, end, overlapped);
+    if (!YieldsWeightGradient(action.kind) && action.kind != ActionKind::kUpdate) return;
+    int64_t& last = ends_[static_cast<size_t>(action.step)];
+    last = std::max(last, end);
   }
-  return recorder.TakeTotals();
+  void OnTransfer(int lane, const RunAction& action, int64_t ready, int64_t start, int64_t sent,
+                  int64_t delivered) {
+    inner_.OnTransfer(lane, action, ready, start, sent, delivered);
+  }
+  void OnReduce(int rank, int group, int64_t step, int64_t start, int64_t end) {
+    inner_.OnReduce(rank, group, step, start, end);
+  }
+
+  /// Mean over the second half of the steps, which the warm-up no longer marks.
+  StepTime MeanStep() const {
+    const size_t last = ends_.size() - 1;
+    if (last == 0) return {ends_[0], 1};
+    const int64_t time = ends_[last] - ends_[last / 2];
+    const auto steps = static_cast<int64_t>(last - last / 2);
+    const int64_t divisor = std::gcd(time, steps);
+    return {time / divisor, steps / divisor};
+  }
+
+ private:
+  Inner& inner_;
+  std::vector<int64_t> ends_;
+};
+
+void CheckDone(const Program& program, const std::vector<Blocked>& blocked, int receive_slots) {
+  if (blocked.empty()) return;
+  std::string ranks;
+  for (const Blocked& b : blocked) {
+    ranks += fmt::format("{}rank {} at {}{}{}", ranks.empty() ? "" : ", ", b.rank,
+                         program.schedule().SliceOf(b.action.stage), KindName(b.action.kind),
+                         b.action.microbatch);
+  }
+  throw Error(fmt::format("deadlock: {} receive slots per lane are too few: {} wait for ever",
+                          receive_slots, ranks));
+}
+
+bool IsRegular(const SimulationOptions& options) {
+  return options.network.cluster == nullptr && !options.noise.any();
+}
+
+/// Returns the mean step where there is no exact one.
+template <class Recording>
+StepTime Execute(const Program& program, const ActionTimes& times, const SimulationOptions& options,
+                 Recording& recorder) {
+  const PlayLinks links{times.occupancy_ns(), times.latency_ns(), options.receive_slots};
+  if (IsRegular(options)) {
+    CheckDone(program, Play(program, times, links, recorder).Run(), options.receive_slots);
+    return {};
+  }
+  const int ranks = program.schedule().ranks;
+  const int replicas = options.network.replicas;
+  CheckNoise(options.noise, ranks * replicas);
+  std::vector<NoisyTimes> noisy;
+  for (int replica = 0; replica < replicas; ++replica) {
+    noisy.emplace_back(program, times, options.noise, replica * ranks);
+  }
+  WithStepEnds clocked(recorder, program.steps());
+  if (options.network.cluster == nullptr) {
+    CheckDone(program, Play(program, noisy[0], links, clocked).Run(), options.receive_slots);
+  } else {
+    const ContendedLayout layout(program, times.message_bytes(), options.network);
+    Contended contended(program, std::span<const NoisyTimes>(noisy), layout, options.receive_slots,
+                        clocked);
+    CheckDone(program, contended.Run(), options.receive_slots);
+  }
+  return clocked.MeanStep();
+}
+
+/// Busy time per step of the busiest rank of this run, rounded up.
+Nanoseconds MeanBusy(const std::vector<RankTotals>& totals, int64_t steps) {
+  Nanoseconds busiest{0};
+  for (const RankTotals& rank : totals) busiest = std::max(busiest, rank.busy);
+  return Nanoseconds{busiest.count() / steps + (busiest.count() % steps != 0 ? 1 : 0)};
 }
 
 }  // namespace
@@ -124,15 +195,25 @@ Simulation Simulate(const Program& program, const ActionTimes& times,
   result.trace.microbatches = schedule.microbatches;
   result.trace.steps = program.steps();
   result.trace.stage_rank = schedule.placement;
-  std::vector<RankTotals> totals =
-      options.spans ? Execute<true>(program, times, options, result.trace.spans)
-                    : Execute<false>(program, times, options, result.trace.spans);
+  std::vector<RankTotals> totals;
+  const auto play = [&](auto recorder) {
+    result.steady.step_time = Execute(program, times, options, recorder);
+    totals = recorder.TakeTotals();
+  };
+  if (options.spans) {
+    play(Recorder<true>(program, times, result.trace.spans));
+  } else {
+    play(Recorder<false>(program, times, result.trace.spans));
+  }
   for (int rank = 0; rank < schedule.ranks; ++rank) {
     totals[static_cast<size_t>(rank)].peak_in_flight = program.PeakInFlightOfRank(rank);
   }
-  result.steady = ExactSteadyState(program, times, options.receive_slots);
-  result.metrics =
-      ComputeMetrics(totals, result.steady.step_time, times.BusyPerStep(program));
+  Nanoseconds busy_per_step = MeanBusy(totals, program.steps());
+  if (IsRegular(options)) {
+    result.steady = ExactSteadyState(program, times, options.receive_slots);
+    busy_per_step = times.BusyPerStep(program);
+  }
+  result.metrics = ComputeMetrics(totals, result.steady.step_time, busy_per_step);
   if (options.spans) SortSpans(result.trace);
   return result;
 }

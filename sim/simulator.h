@@ -1,8 +1,10 @@
-// Virtual execution of a program: exact integer nanoseconds, no noise. Knows no JSON and no schedule
-// names; writes spans only if asked.
+// Virtual execution of a program in exact integer nanoseconds. Knows no JSON and no schedule names;
+// writes spans only if asked.
 #pragma once
 
 #include "models/schedule/program.h"
+#include "sim/contended_layout.h"
+#include "sim/noise.h"
 #include "sim/steady_state.h"
 #include "sim/times.h"
 #include "traces/metrics.h"
@@ -13,15 +15,22 @@ namespace pipelag {
 struct SimulationOptions {
   int receive_slots = 0;  ///< per lane; 0: as many as can never delay
   bool spans = false;     ///< fill `trace.spans`
+  /// With a cluster, messages and reductions are flows over it, and the times' bandwidth and
+  /// latency do not count; a SEND span is as long as the message was on the wire.
+  NetworkOptions network{};
+  NoiseOptions noise{};
 };
 
 struct Simulation {
-  Metrics metrics;     ///< of this run; `step_time` is the exact steady one
-  SteadyState steady;  ///< what limits it
+  /// Of this run; `step_time` is the exact steady one, but with a cluster or noise the mean over
+  /// the second half of the run's steps, or the makespan of a single one.
+  Metrics metrics;
+  SteadyState steady;  ///< what limits it; with a cluster or noise the step time only
   Trace trace;         ///< header always, spans if asked
 };
 
-/// Throws Error naming the blocked ranks if bounded receive slots deadlock.
+/// Throws Error naming the blocked ranks if bounded receive slots deadlock, and for options that do
+/// not fit the program.
 Simulation Simulate(const Program& program, const ActionTimes& times,
                     const SimulationOptions& options = {});
 

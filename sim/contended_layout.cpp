@@ -1,0 +1,120 @@
+// Routes of lanes and rounds of collectives on a cluster.
+#include "sim/contended_layout.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "models/error.h"
+
+namespace pipelag {
+namespace {
+
+using Purpose = CollectiveGroup::Purpose;
+
+bool MovesGradients(Purpose purpose) {
+  return purpose == Purpose::kReplicas || purpose == Purpose::kWeights;
+}
+
+/// What one AR reduces: holders of the same weights reduce one copy, others everything they hold.
+Bytes BytesOf(const Schedule& schedule, const CollectiveGroup& group,
+              const NetworkOptions& options) {
+  Bytes bytes = 0;
+  for (const int stage : group.stages) {
+    const auto slice = static_cast<size_t>(schedule.SliceOf(stage));
+    const Bytes of_stage = options.gradient_bytes[slice];
+    bytes = group.purpose == Purpose::kWeights ? std::max(bytes, of_stage) : bytes + of_stage;
+  }
+  return bytes;
+}
+
+void CheckOptions(const Schedule& schedule, const NetworkOptions& options) {
+  if (options.replicas < 1) {
+    throw Error(fmt::format("--replicas must be at least 1, not {}", options.replicas));
+  }
+  const int64_t needed = int64_t{options.replicas} * schedule.ranks;
+  if (options.cluster->ranks() < needed) {
+    throw Error(fmt::format("the cluster {} holds {} ranks, but {} replicas of {} ranks need {}",
+                            options.cluster->name(), options.cluster->ranks(), options.replicas,
+                            schedule.ranks, needed));
+  }
+  const size_t sizes = options.gradient_bytes.size();
+  if (sizes != 0 && sizes != static_cast<size_t>(schedule.stages)) {
+    throw Error(fmt::format("the gradients of {} stages are given, but the schedule has {}", sizes,
+                            schedule.stages));
+  }
+}
+
+}  // namespace
+
+ContendedLayout::ContendedLayout(const Program& program, Bytes bytes_per_message,
+                                 const NetworkOptions& options)
+    : replicas(options.replicas), message_bytes(bytes_per_message) {
+  const Schedule& schedule = program.schedule();
+  CHECK(options.cluster != nullptr);
+  CheckOptions(schedule, options);
+  channels = options.cluster->channels();
+  for (int replica = 0; replica < replicas; ++replica) {
+    const int base = replica * schedule.ranks;
+    for (const Lane& lane : program.lanes()) {
+      lane_routes.push_back(Know(*options.cluster, base + lane.sender, base + lane.receiver));
+    }
+  }
+  groups_of.resize(static_cast<size_t>(schedule.placed_stages()));
+  for (size_t g = 0; g < schedule.groups.size(); ++g) {
+    AddCollectives(schedule, options, static_cast<int>(g));
+    for (const int stage : schedule.groups[g].stages) {
+      groups_of[static_cast<size_t>(stage)].push_back(static_cast<int>(g));
+    }
+  }
+}
+
+int ContendedLayout::Know(const Cluster& cluster, int sender, int receiver) {
+  const auto [entry, fresh] =
+      known_.try_emplace({sender, receiver}, static_cast<int>(routes.size()));
+  if (fresh) routes.push_back(cluster.RouteBetween(sender, receiver));
+  return entry->second;
+}
+
+void ContendedLayout::AddCollectives(const Schedule& schedule, const NetworkOptions& options,
+                                     int index) {
+  const CollectiveGroup& group = schedule.groups[static_cast<size_t>(index)];
+  const bool shared = MovesGradients(group.purpose);
+  of_group_.push_back({static_cast<int>(collectives.size()), !shared});
+  const bool norm = group.purpose == Purpose::kNorm && options.norm_bytes > 0;
+  const bool moves = norm || (shared && !options.gradient_bytes.empty());
+  for (int first = 0; first < replicas; ++first) {
+    Collective collective;
+    collective.group = index;
+    collective.timed = !moves;
+    const int last = shared ? replicas : first + 1;
+    for (int replica = first; replica < last; ++replica) {
+      for (const int stage : group.stages) {
+        collective.members.push_back(replica * schedule.ranks +
+                                     schedule.placement[static_cast<size_t>(stage)]);
+      }
+    }
+    const auto updates = static_cast<int64_t>(collective.members.size());
+    collective.updates = updates;
+    collective.gradients = updates * schedule.microbatches_per_stream();
+    auto& members = collective.members;
+    std::sort(members.begin(), members.end());
+    members.erase(std::unique(members.begin(), members.end()), members.end());
+    if (moves) {
+      std::vector<int> nodes;
+      for (const int member : members) nodes.push_back(options.cluster->NodeOf(member));
+      collective.rounds =
+          AllReduceRounds(norm ? ReductionAlgorithm::kTree : options.algorithm, members, nodes,
+                          norm ? options.norm_bytes : BytesOf(schedule, group, options));
+      for (const CollectiveRound& round : collective.rounds) {
+        for (const CollectiveMessage& message : round.messages) {
+          Know(*options.cluster, message.sender, message.receiver);
+        }
+      }
+    }
+    collectives.push_back(std::move(collective));
+    if (shared) break;
+  }
+}
+
+}  // namespace pipelag

@@ -1,0 +1,103 @@
+// Speed factors, jitter and stalls of single actions.
+#include "sim/noise.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <cmath>
+
+#include "models/random.h"
+
+namespace pipelag {
+namespace {
+
+/// e^x for |x| ≤ 700 from additions and multiplications alone, so that every machine agrees to the
+/// last bit; libm's depends on the processor. Relative error below 1e-15.
+double Exponential(double x) {
+  constexpr double kLog2 = 0x1.62e42fefa39efp-1;
+  const double k = std::floor(x / kLog2 + 0.5);
+  const double r = x - k * kLog2;
+  double sum = 1;
+  for (int n = 17; n >= 1; --n) sum = 1 + sum * r / n;
+  return std::ldexp(sum, static_cast<int>(k));
+}
+
+int64_t Rounded(double time) {
+  if (!(time < 9e18)) throw Error("the noise makes an action take longer than 292 years");
+  return static_cast<int64_t>(time + 0.5);
+}
+
+}  // namespace
+
+void CheckNoise(const NoiseOptions& noise, int ranks) {
+  const size_t factors = noise.rank_factors.size();
+  if (factors > 1 && factors != static_cast<size_t>(ranks)) {
+    throw Error(fmt::format("--rank-factors has {} entries: give one for each of the {} ranks",
+                            factors, ranks));
+  }
+  for (const double factor : noise.rank_factors) {
+    if (!(factor > 0) || factor > 1e6) {
+      throw Error(fmt::format("--rank-factors must be positive numbers, not {}", factor));
+    }
+  }
+  if (!(noise.sigma >= 0) || noise.sigma > 5) {
+    throw Error(fmt::format("--noise must lie between 0 and 5, not {}", noise.sigma));
+  }
+  if (!(noise.stall_probability >= 0) || noise.stall_probability > 1) {
+    throw Error(fmt::format("the probability of --stalls must lie between 0 and 1, not {}",
+                            noise.stall_probability));
+  }
+  if (noise.stall.count() < 0) throw Error("the duration of --stalls must not be negative");
+}
+
+NoisyTimes::NoisyTimes(const Program& program, const ActionTimes& times, const NoiseOptions& noise,
+                       int first_rank)
+    : schedule_(program.schedule()),
+      times_(times),
+      noise_(noise),
+      first_rank_(first_rank),
+      quiet_(!noise.any()) {}
+
+int64_t NoisyTimes::OfOverlap(const RunAction& forward, const RunAction& backward) const {
+  const int64_t time = times_.OfOverlap(forward, backward);
+  if (quiet_) return time;
+  const auto apart =
+      static_cast<double>(times_.Of(forward)) + static_cast<double>(times_.Of(backward));
+  if (apart == 0) return time;
+  const double noisy = static_cast<double>(Of(forward)) + static_cast<double>(Of(backward));
+  return noisy == apart ? time : Rounded(static_cast<double>(time) * (noisy / apart));
+}
+
+int64_t NoisyTimes::Noisy(const RunAction& action, int64_t time) const {
+  const double factor = Factor(action);
+  if (factor != 1) time = Rounded(static_cast<double>(time) * factor);
+  return Stalls(action) ? time + noise_.stall.count() : time;
+}
+
+double NoisyTimes::Factor(const RunAction& action) const {
+  double factor = 1;
+  if (noise_.rank_factors.size() == 1) factor = noise_.rank_factors.front();
+  if (noise_.rank_factors.size() > 1) {
+    factor = noise_.rank_factors[static_cast<size_t>(RankOf(action))];
+  }
+  if (noise_.sigma > 0) factor *= Exponential(noise_.sigma * StandardNormal(Bits(action, 0)));
+  return factor;
+}
+
+bool NoisyTimes::Stalls(const RunAction& action) const {
+  return noise_.stall_probability > 0 && UniformOpen(Bits(action, 1)) < noise_.stall_probability;
+}
+
+int NoisyTimes::RankOf(const RunAction& action) const {
+  return first_rank_ + schedule_.placement[static_cast<size_t>(action.stage)];
+}
+
+uint64_t NoisyTimes::Bits(const RunAction& action, uint64_t draw) const {
+  const auto rank = static_cast<uint64_t>(RankOf(action));
+  const auto kind = static_cast<uint64_t>(action.kind);
+  return RandomBits(noise_.seed, rank << 16 | kind << 8 | draw,
+                    static_cast<uint64_t>(schedule_.SliceOf(action.stage)),
+                    static_cast<uint64_t>(action.microbatch));
+}
+
+}  // namespace pipelag
