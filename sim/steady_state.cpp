@@ -100,13 +100,7 @@ class EventGraph {
         const int node = AddNode(rank);
         int64_t duration = times_.Of(body[i].kind, body[i].stage);
         if (body[i].overlaps_next) {
-          RunAction forward;
-          forward.kind = body[i].kind;
-          forward.stage = body[i].stage;
-          RunAction backward;
-          backward.kind = body[i + 1].kind;
-          backward.stage = body[i + 1].stage;
-          duration = times_.OfOverlap(forward, backward);
+          duration = times_.OfOverlap(body[i].stage, body[i + 1].kind, body[i + 1].stage);
           Register(body[i], node, duration, static_cast<int>(i));
           ++i;
         }

@@ -23,8 +23,15 @@ class ActionTimes {
   int64_t Of(ActionKind kind, int placed) const {
     return times_[static_cast<size_t>(kind)][static_cast<size_t>(placed)];
   }
+  /// The time given for a pair of F and full B, by the stage of its F; else the sum of the two.
   int64_t OfOverlap(const RunAction& forward, const RunAction& backward) const {
-    return Of(forward) + Of(backward);
+    return OfOverlap(forward.stage, backward.kind, backward.stage);
+  }
+  int64_t OfOverlap(int forward, ActionKind kind, int backward) const {
+    if (kind == ActionKind::kBackward && !overlap_.empty()) {
+      return overlap_[static_cast<size_t>(forward)];
+    }
+    return Of(ActionKind::kForward, forward) + Of(kind, backward);
   }
   int64_t OfReduction(int group) const { return reduction_[static_cast<size_t>(group)]; }
 
@@ -38,6 +45,7 @@ class ActionTimes {
  private:
   static constexpr size_t kKinds = static_cast<size_t>(ActionKind::kUpdate) + 1;
   std::array<std::vector<int64_t>, kKinds> times_;
+  std::vector<int64_t> overlap_;  ///< per placed stage
   std::vector<int64_t> reduction_;
   int64_t occupancy_ = 0;
   int64_t latency_ = 0;
