@@ -20,6 +20,7 @@
   ENTRY("zb-h1", GenerateZbH1, kSizes, "1f1b, backwards split, a third of its bubble")            \
   ENTRY("zb-h2", GenerateZbH2, kSizes, "zb-h1 with twice the activations, no bubble")             \
   ENTRY("zb-v", GenerateZbV, kSizes, "two chunks in a V, backwards split")                        \
+  ENTRY("zb-auto", GenerateZbAuto, kAutomatic, "backwards split, greedy for given times, memory") \
   ENTRY("dualpipe", GenerateDualPipe, kSizes, "both directions at once, two copies")              \
   ENTRY("dualpipe-v", GenerateDualPipeV, kSizes, "dualpipe folded into a V, one copy")            \
   ENTRY("pipedream", GeneratePipeDream, kPipeDream, "no flush, weights stashed, delay falls")     \
