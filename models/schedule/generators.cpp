@@ -24,6 +24,7 @@
   ENTRY("dualpipe", GenerateDualPipe, kSizes, "both directions at once, two copies")              \
   ENTRY("dualpipe-v", GenerateDualPipeV, kSizes, "dualpipe folded into a V, one copy")            \
   ENTRY("pipedream", GeneratePipeDream, kPipeDream, "no flush, weights stashed, delay falls")     \
+  ENTRY("paci", GeneratePaci, kEndless, "no flush, no stash: reads the newest weights")           \
   ENTRY("2bw", Generate2BW, k2BW, "no flush, two weight versions, delay 1")
 // clang-format on
 

@@ -137,6 +137,33 @@ TEST(PipeDream, ZeroBubbleBodiesAreEquallyLateEverywhere) {
   }
 }
 
+// Updates crossed by micro-batch i between F and B: ⌊i/m⌋ − ⌊(i − d)/m⌋.
+TEST(Paci, DelayLiesBetweenFloorAndCeiling) {
+  for (int p = 1; p <= 12; ++p) {
+    for (int m = 1; m < 20; ++m) {
+      const Program program = Lower("paci", Sizes(p, m), 40);
+      for (int s = 0; s < p; ++s) {
+        const int d = p - 1 - s;
+        ASSERT_EQ(program.versions(s).gradient_delay, CeilDiv(d, m));
+        ASSERT_EQ(program.versions(s).gradient_delay_min, d / m);
+        ASSERT_EQ(program.versions(s).backward_delay, 0);
+        ASSERT_EQ(program.versions(s).weight_versions, 1);
+        for (LaneWalk walk(program, s); !walk.done(); walk.Advance()) {
+          const RunAction& a = walk.action();
+          if (!IsForward(a.kind) || a.microbatch < d) continue;
+          ASSERT_EQ(a.step - program.WeightVersion(a),
+                    FloorDiv(a.microbatch, m) - FloorDiv(a.microbatch - d, m));
+        }
+      }
+    }
+  }
+}
+
+TEST(Paci, BackwardsOfZeroBubbleBodiesAreLateToo) {
+  const Program program = Lower("paci", {.ranks = 4, .microbatches = 1, .body = "zb-h1"});
+  for (int s = 0; s < 4; ++s) EXPECT_EQ(program.versions(s).backward_delay, s);
+}
+
 TEST(Flush, HasOneVersionAndNoDelay) {
   for (const char* schedule : {"eager-1f1b", "interleaved-1f1b", "looped-bfs", "zb-h1", "zb-h2",
                                "zb-v", "zb-auto", "dualpipe", "dualpipe-v"}) {

@@ -50,6 +50,7 @@ TEST(Table, SchedulesWithoutAFlush) {
   const Row rows[] = {
       {{.schedule = "pipedream", .m = 1, .latency = 100, .update = 50}, {6325, 2}},
       {{.schedule = "pipedream", .m = 3, .latency = 100}, {9450}},
+      {{.schedule = "paci", .m = 2, .latency = 100, .update = 50}, {6325}},
       {{.schedule = "2bw", .m = 5, .latency = 100}, {15750}},
       {{.schedule = "2bw", .p = 64, .m = 512, .latency = 100}, {1636800}},
       {{.schedule = "2bw", .p = 8, .m = 32, .latency = 2000, .options = {.warmup_slope = 2}},
