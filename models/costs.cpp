@@ -102,6 +102,7 @@ void CheckLengths(const CostFile& file, const Costs& costs) {
   check("/backward_input_ns", costs.backward_input);
   check("/backward_weight_ns", costs.backward_weight);
   check("/update_ns", costs.update);
+  check("/overlap_ns", costs.overlap);
   const bool input = !costs.backward_input.empty();
   const bool weight = !costs.backward_weight.empty();
   if (input != weight) {
@@ -182,14 +183,15 @@ Costs ReadCosts(const std::filesystem::path& file) {
   if (!root.is_object()) throw Error(fmt::format("{}: expected a JSON object", file.string()));
   const CostFile content(file, root);
   content.CheckKeys({"forward_ns", "backward_ns", "backward_input_ns", "backward_weight_ns",
-                     "update_ns", "activation_bytes", "p2p_latency_ns", "p2p_bandwidth_bytes_per_s",
-                     "source"});
+                     "update_ns", "overlap_ns", "activation_bytes", "p2p_latency_ns",
+                     "p2p_bandwidth_bytes_per_s", "source"});
   Costs costs;
   costs.forward = content.Times("forward_ns");
   costs.backward = content.Times("backward_ns");
   costs.backward_input = content.Times("backward_input_ns");
   costs.backward_weight = content.Times("backward_weight_ns");
   costs.update = content.Times("update_ns");
+  costs.overlap = content.Times("overlap_ns");
   costs.activation_bytes = content.Number("activation_bytes", "bytes");
   costs.p2p_latency = Nanoseconds{content.Number("p2p_latency_ns", "nanoseconds")};
   costs.p2p_bandwidth = Bandwidth{content.Number("p2p_bandwidth_bytes_per_s", "bytes per second")};
@@ -209,6 +211,7 @@ void WriteCosts(const Costs& costs, const std::filesystem::path& file) {
   list("backward_input_ns", costs.backward_input);
   list("backward_weight_ns", costs.backward_weight);
   list("update_ns", costs.update);
+  list("overlap_ns", costs.overlap);
   root["activation_bytes"] = costs.activation_bytes;
   root["p2p_latency_ns"] = costs.p2p_latency.count();
   root["p2p_bandwidth_bytes_per_s"] = costs.p2p_bandwidth.bytes_per_second;

@@ -20,6 +20,8 @@ struct Costs {
   std::vector<Nanoseconds> backward_input;   ///< I
   std::vector<Nanoseconds> backward_weight;  ///< W
   std::vector<Nanoseconds> update;           ///< U
+  std::vector<Nanoseconds> overlap;          ///< OVERLAP(F, B), by the stage of its F; if not known,
+                                             ///< as long as the two one after the other
   Bytes activation_bytes = 0;                ///< one message of either payload between two stages
   Bandwidth p2p_bandwidth;                   ///< occupies both halves of a lane
   Nanoseconds p2p_latency{0};                ///< occupies no lane
@@ -40,7 +42,7 @@ std::vector<Nanoseconds> PerStage(const std::vector<Nanoseconds>& times, int sta
                                   const std::string& flag);
 
 /// Cost file: JSON object with "forward_ns":[…], "backward_ns", "backward_input_ns",
-/// "backward_weight_ns", "update_ns", "activation_bytes", "p2p_latency_ns",
+/// "backward_weight_ns", "update_ns", "overlap_ns", "activation_bytes", "p2p_latency_ns",
 /// "p2p_bandwidth_bytes_per_s" (0 = unlimited), "source". Needed are "forward_ns" and one form of
 /// backward; whatever else is missing is zero or unknown. A key of any other name is an Error, since
 /// it is most likely a slip of the pen. Throws Error with file and JSON path.

@@ -100,15 +100,7 @@ class EventGraph {
         const int node = AddNode(rank);
         int64_t duration = times_.Of(body[i]);
         if (body[i].overlaps_next) {
-          RunAction forward;
-          forward.kind = body[i].kind;
-          forward.stage = body[i].stage;
-          forward.microbatch = body[i].microbatch;
-          RunAction backward;
-          backward.kind = body[i + 1].kind;
-          backward.stage = body[i + 1].stage;
-          backward.microbatch = body[i + 1].microbatch;
-          duration = times_.OfOverlap(forward, backward);
+          duration = times_.OfOverlap(body[i], body[i + 1]);
           Register(body[i], node, duration, static_cast<int>(i));
           ++i;
         }

@@ -35,6 +35,10 @@ ActionTimes::ActionTimes(const Program& program, const Costs& costs,
           costs.Of(static_cast<ActionKind>(kind), schedule.SliceOf(static_cast<int>(s))).count();
     }
   }
+  for (size_t s = 0; !costs.overlap.empty() && s < placed; ++s) {
+    const auto slice = static_cast<size_t>(schedule.SliceOf(static_cast<int>(s)));
+    overlap_.push_back(costs.overlap.at(slice).count());
+  }
   const size_t groups = schedule.groups.size();
   if (!reduction.empty() && reduction.size() != 1 && reduction.size() != groups) {
     throw Error(
@@ -103,8 +107,13 @@ Nanoseconds ActionTimes::BusyPerStep(const Program& program) const {
   int64_t busiest = 0;
   for (const auto& body : program.schedule().body) {
     int64_t busy = 0;
-    for (const Action& action : body) {
-      if (action.kind <= ActionKind::kUpdate) busy += Of(action);
+    for (size_t i = 0; i < body.size(); ++i) {
+      if (body[i].overlaps_next) {
+        busy += OfOverlap(body[i], body[i + 1]);
+        ++i;
+      } else if (body[i].kind <= ActionKind::kUpdate) {
+        busy += Of(body[i]);
+      }
     }
     busiest = std::max(busiest, busy);
   }

@@ -38,7 +38,12 @@ class ActionTimes {
   int64_t Of(ActionKind kind, int placed) const {
     return times_[static_cast<size_t>(kind)][static_cast<size_t>(placed)];
   }
-  int64_t OfOverlap(const RunAction& forward, const RunAction& backward) const {
+  /// The time given for a pair of F and full B, by the stage of its F; else the sum of the two.
+  template <class AnyAction>
+  int64_t OfOverlap(const AnyAction& forward, const AnyAction& backward) const {
+    if (backward.kind == ActionKind::kBackward && !overlap_.empty()) {
+      return overlap_[static_cast<size_t>(forward.stage)];
+    }
     return Of(forward) + Of(backward);
   }
   int64_t OfReduction(int group) const { return reduction_[static_cast<size_t>(group)]; }
@@ -57,6 +62,7 @@ class ActionTimes {
   std::array<std::vector<int64_t>, kKinds> times_;
   std::array<std::vector<int64_t>, kKinds> by_microbatch_;  ///< replaced times; most often none
   int64_t microbatches_ = 1;                                ///< m
+  std::vector<int64_t> overlap_;  ///< per placed stage
   std::vector<int64_t> reduction_;
   int64_t occupancy_ = 0;
   int64_t latency_ = 0;

@@ -5,44 +5,86 @@
 #include <vector>
 
 #include "models/names.h"
+#include "models/schedule/pipelines.h"
+
+// The table of schedules: name, generator, the options it honours, one line for `list`. It is used
+// twice, so that a new schedule is one line here.
+// clang-format off
+#define PIPELAG_SCHEDULES(ENTRY)                                                                  \
+  ENTRY("gpipe", GenerateGpipe, kSizes, "all forwards, then all backwards, flush")                \
+  ENTRY("1f1b", Generate1F1B, kWarmUp, "one forward, one backward, flush")                        \
+  ENTRY("eager-1f1b", GenerateEager1F1B, kWarmUp, "1f1b with twice the warm-up, hides latency")   \
+  ENTRY("interleaved-1f1b", GenerateInterleaved1F1B, kInterleaved, "1f1b over chunks of a rank")  \
+  ENTRY("looped-bfs", GenerateLoopedBfs, kChunks, "gpipe over chunks of a rank")                  \
+  ENTRY("zb-h1", GenerateZbH1, kSizes, "1f1b, backwards split, a third of its bubble")            \
+  ENTRY("zb-h2", GenerateZbH2, kSizes, "zb-h1 with twice the activations, no bubble")             \
+  ENTRY("zb-v", GenerateZbV, kSizes, "two chunks in a V, backwards split")                        \
+  ENTRY("zb-auto", GenerateZbAuto, kAutomatic, "backwards split, greedy for given times, memory") \
+  ENTRY("dualpipe", GenerateDualPipe, kSizes, "both directions at once, two copies")              \
+  ENTRY("dualpipe-v", GenerateDualPipeV, kSizes, "dualpipe folded into a V, one copy")            \
+  ENTRY("pipedream", GeneratePipeDream, kPipeDream, "no flush, weights stashed, delay falls")     \
+  ENTRY("paci", GeneratePaci, kEndless, "no flush, no stash: reads the newest weights")           \
+  ENTRY("2bw", Generate2BW, k2BW, "no flush, two weight versions, delay 1")
+// clang-format on
 
 namespace pipelag {
+
+#define DECLARE_GENERATOR(name, function, uses, summary) Schedule function(const GeneratorOptions&);
+PIPELAG_SCHEDULES(DECLARE_GENERATOR)
+#undef DECLARE_GENERATOR
+
 namespace {
 
-constexpr Generator kGenerators[] = {
-    {"gpipe", "all forwards, then all backwards, flush", GenerateGpipe},
-    {"1f1b", "one forward, one backward, flush (PipeDream-Flush, DAPPLE)", Generate1F1B},
-    {"pipedream", "asynchronous 1F1B, weights stashed per batch, delay falls along the stages",
-     GeneratePipeDream},
-    {"2bw", "asynchronous 1F1B, two weight versions, delay 1 on every stage (PipeDream-2BW)",
-     Generate2BW},
-};
+#define GENERATOR_ROW(name, function, uses, summary) {name, summary, function, Generator::uses},
+constexpr Generator kGenerators[] = {PIPELAG_SCHEDULES(GENERATOR_ROW)};
+#undef GENERATOR_ROW
 
 /// Keeps micro-batch numbers within 32 bits and a slip of the pen from filling the memory.
 constexpr int64_t kMostForwards = int64_t{1} << 28;
 
-void CheckOptions(const GeneratorOptions& options) {
+void CheckOptions(const Generator& generator, const GeneratorOptions& options) {
   const auto positive = [](const char* flag, int value) {
     if (value < 1) throw Error(fmt::format("{} must be at least 1, not {}", flag, value));
   };
   positive("--ranks", options.ranks);
   positive("--microbatches", options.microbatches);
-  positive("--warmup-slope", options.warmup_slope);
-  if (options.ranks > 65535) {
-    throw Error(
-        fmt::format("--ranks {} is more than the 65535 that a schedule can hold", options.ranks));
+  if (options.chunks != 0) positive("--chunks", options.chunks);
+  if (options.group != GeneratorOptions::kFlexibleGroup && options.group != 0) {
+    positive("--group", options.group);
   }
-  const int64_t microbatches = options.microbatches;
-  if (options.ranks * microbatches > kMostForwards) {
+  CheckWarmUp(options);
+  static constexpr int64_t kMostStages = 65535;
+  if (int64_t{options.ranks} * std::max(1, options.chunks) > kMostStages) {
+    throw Error(
+        fmt::format("--ranks {} with {} stages each is more than the {} that a schedule can "
+                    "hold",
+                    options.ranks, std::max(1, options.chunks), kMostStages));
+  }
+  const int64_t chunks = std::max(1, options.chunks);
+  if (options.ranks * chunks * options.microbatches > kMostForwards) {
     throw Error(
         fmt::format("--ranks {} times --microbatches {} is more than the {} forwards of a "
                     "step that a schedule can hold",
-                    options.ranks, microbatches, kMostForwards));
+                    options.ranks, options.microbatches, kMostForwards));
   }
   if (options.warmup_slope * static_cast<int64_t>(options.ranks) > kMostForwards) {
     throw Error(fmt::format("--warmup-slope {} is too steep for --ranks {}", options.warmup_slope,
                             options.ranks));
   }
+  const auto refuse = [&](bool given, unsigned use, const char* flag) {
+    if (given && (generator.uses & use) == 0) {
+      throw Error(fmt::format("{} takes no {}", generator.name, flag));
+    }
+  };
+  // One stage per rank is what a schedule without chunks has.
+  refuse(options.chunks > 1, Generator::kChunks, "--chunks");
+  refuse(options.warmup_slope > 1, Generator::kWarmUp, "--warmup-slope");
+  refuse(!options.warmup.empty(), Generator::kWarmUp, "--warmup");
+  refuse(options.group != 0, Generator::kGroup, "--group");
+  refuse(!options.body.empty(), Generator::kBody, "--body");
+  refuse(options.vertical_sync, Generator::kVerticalSync, "vertical sync");
+  refuse(options.late_update.has_value(), Generator::kLateUpdate, "late update");
+  refuse(options.memory_limit != 0, Generator::kCosts, "memory limit");
 }
 
 }  // namespace
@@ -53,7 +95,7 @@ Schedule Generate(std::string_view name, const GeneratorOptions& options) {
   std::vector<std::string_view> names;
   for (const Generator& generator : kGenerators) {
     if (generator.name == name) {
-      CheckOptions(options);
+      CheckOptions(generator, options);
       return generator.generate(options);
     }
     names.push_back(generator.name);

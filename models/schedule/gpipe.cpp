@@ -1,10 +1,10 @@
 // GPipe (Huang et al., 2019): all forwards, then all backwards, then the update.
-#include "models/schedule/linear.h"
+#include "models/schedule/pipelines.h"
 
 namespace pipelag {
 
 Schedule GenerateGpipe(const GeneratorOptions& options) {
-  Schedule schedule = LinearPipeline("gpipe", WeightPolicy::kFlush, options);
+  Schedule schedule = LinearPipeline("gpipe", options);
   for (int s = 0; s < options.ranks; ++s) {
     auto& body = schedule.body[static_cast<size_t>(s)];
     for (int i = 0; i < options.microbatches; ++i) {
@@ -14,9 +14,8 @@ Schedule GenerateGpipe(const GeneratorOptions& options) {
     for (int i = 0; i < options.microbatches; ++i) {
       body.push_back(MakeAction(ActionKind::kBackward, s, i));
     }
-    AppendReductions(schedule, s, 0);
-    body.push_back(MakeAction(ActionKind::kUpdate, s, 0));
   }
+  AppendUpdates(schedule);
   return schedule;
 }
 

@@ -1,26 +1,22 @@
-// 1F1B with a flush (PipeDream-Flush, DAPPLE; Megatron-LM's non-interleaved order): warm-up forwards,
-// then forward and backward in turn, then the remaining backwards, then the update.
-#include <algorithm>
-
-#include "models/schedule/linear.h"
+// 1F1B with a flush (PipeDream-Flush, DAPPLE; Megatron-LM's non-interleaved order): warm-up
+// forwards, then forward and backward in turn, then the remaining backwards, then the update.
+#include "models/schedule/endless.h"
 
 namespace pipelag {
 
-Schedule Generate1F1B(const GeneratorOptions& options) {
-  Schedule schedule = LinearPipeline("1f1b", WeightPolicy::kFlush, options);
-  const int64_t m = options.microbatches;
+EndlessOrder Endless1F1B(const GeneratorOptions& options, int default_slope) {
+  EndlessOrder order{LinearPipeline("1f1b", options)};
+  const std::vector<int64_t> warm_ups = WarmUps(options, default_slope);
   for (int s = 0; s < options.ranks; ++s) {
-    auto& body = schedule.body[static_cast<size_t>(s)];
-    const int64_t warm_up = std::min(m, WarmUp(options, s));
-    for (int64_t i = 0; i < warm_up; ++i) body.push_back(MakeAction(ActionKind::kForward, s, i));
-    for (int64_t i = 0; i < m; ++i) {
-      if (warm_up + i < m) body.push_back(MakeAction(ActionKind::kForward, s, warm_up + i));
-      body.push_back(MakeAction(ActionKind::kBackward, s, i));
-    }
-    AppendReductions(schedule, s, 0);
-    body.push_back(MakeAction(ActionKind::kUpdate, s, 0));
+    const auto i = static_cast<size_t>(s);
+    order.pipeline.body[i] = {MakeAction(ActionKind::kForward, s, warm_ups[i]),
+                              MakeAction(ActionKind::kBackward, s, 0)};
   }
-  return schedule;
+  return order;
+}
+
+Schedule Generate1F1B(const GeneratorOptions& options) {
+  return CutToOneStep("1f1b", Endless1F1B(options, 1));
 }
 
 }  // namespace pipelag

@@ -1,84 +1,122 @@
 #include "models/schedule/slots.h"
 
 #include <algorithm>
+#include <unordered_map>
+
+#include "models/schedule/play.h"
 
 namespace pipelag {
 namespace {
 
-/// Where an action stands in its rank's order.
-using Place = int64_t;
+/// Of every rank the number of actions known to have ended: a vector clock.
+using Clock = std::vector<int32_t>;
 
-/// Places of all F and all B/I of a run, by placed stage and micro-batch.
-struct Places {
-  explicit Places(const Program& program)
-      : microbatches(static_cast<size_t>(program.total_microbatches())),
-        forward(static_cast<size_t>(program.schedule().placed_stages()) * microbatches),
-        gradient(forward.size()) {
-    for (int rank = 0; rank < program.schedule().ranks; ++rank) {
-      Place place = 0;
-      for (LaneWalk walk(program, rank); !walk.done(); walk.Advance(), ++place) {
-        const RunAction& a = walk.action();
-        if (IsForward(a.kind)) forward[Cell(a.stage, a.microbatch)] = place;
-        if (YieldsInputGradient(a.kind)) gradient[Cell(a.stage, a.microbatch)] = place;
-      }
+struct NoTime {
+  int64_t Of(const RunAction&) const { return 0; }
+  int64_t OfOverlap(const RunAction&, const RunAction&) const { return 0; }
+  int64_t OfReduction(int) const { return 0; }
+};
+
+/// Where, in the receiver's order, the messages of each lane are consumed.
+std::vector<std::vector<int32_t>> Consumptions(const Program& program) {
+  std::vector<std::vector<int32_t>> consumptions(program.lanes().size());
+  for (int rank = 0; rank < program.schedule().ranks; ++rank) {
+    int32_t place = 0;
+    for (LaneWalk walk(program, rank); !walk.done(); walk.Advance()) {
+      if (walk.action().kind == ActionKind::kAllReduce) continue;
+      ++place;
+      const int lane = program.ConsumedLane(walk.action().kind, walk.action().stage);
+      if (lane >= 0) consumptions[static_cast<size_t>(lane)].push_back(place);
     }
   }
+  return consumptions;
+}
 
-  size_t Cell(int stage, int64_t microbatch) const {
-    return static_cast<size_t>(stage) * microbatches + static_cast<size_t>(microbatch);
+/// Told every action behind its prerequisites, it keeps each rank's clock and sends it along with
+/// each message.
+class Learner {
+ public:
+  explicit Learner(const Program& program)
+      : program_(program),
+        schedule_(program.schedule()),
+        consumptions_(Consumptions(program)),
+        clocks_(static_cast<size_t>(schedule_.ranks),
+                Clock(static_cast<size_t>(schedule_.ranks), 0)),
+        produced_(program.lanes().size()),
+        slots_(program.lanes().size(), 1),
+        under_way_(program.lanes().size()) {}
+
+  void OnCompute(int rank, const RunAction& action, int64_t, int64_t, int64_t, bool overlapped) {
+    Learn(rank, action);
+    if (overlapped && action.overlaps_next) {
+      // Both halves have their inputs before either result is there.
+      first_half_ = action;
+      return;
+    }
+    if (overlapped) Publish(rank, first_half_);
+    Publish(rank, action);
+  }
+  void OnTransfer(int, const RunAction&, int64_t, int64_t, int64_t, int64_t) {}
+  void OnReduce(int, int, int64_t, int64_t, int64_t) {}
+
+  std::vector<int> TakeSlots() { return std::move(slots_); }
+
+ private:
+  void Learn(int rank, const RunAction& action) {
+    Clock& clock = clocks_[static_cast<size_t>(rank)];
+    ++clock[static_cast<size_t>(rank)];
+    const int lane = program_.ConsumedLane(action.kind, action.stage);
+    if (lane < 0) return;
+    auto& messages = under_way_[static_cast<size_t>(lane)];
+    const int producer = IsForward(action.kind) ? action.stage - 1 : action.stage + 1;
+    const auto message = messages.find(Key(producer, action.microbatch));
+    for (size_t other = 0; other < clock.size(); ++other) {
+      clock[other] = std::max(clock[other], message->second[other]);
+    }
+    messages.erase(message);
   }
 
-  size_t microbatches;
-  std::vector<Place> forward;
-  std::vector<Place> gradient;
+  void Publish(int rank, const RunAction& action) {
+    const int lane = program_.ProducedLane(action.kind, action.stage);
+    if (lane < 0) return;
+    const Clock& clock = clocks_[static_cast<size_t>(rank)];
+    const auto l = static_cast<size_t>(lane);
+    const int32_t ended = clock[static_cast<size_t>(program_.lanes()[l].receiver)];
+    const auto& consumptions = consumptions_[l];
+    const auto consumed =
+        std::upper_bound(consumptions.begin(), consumptions.end(), ended) - consumptions.begin();
+    slots_[l] = std::max(slots_[l], static_cast<int>(++produced_[l] - consumed));
+    under_way_[l].emplace(Key(action.stage, action.microbatch), clock);
+  }
+
+  uint64_t Key(int stage, int64_t microbatch) const {
+    return static_cast<uint64_t>(microbatch) * schedule_.placement.size() +
+           static_cast<uint64_t>(stage);
+  }
+
+  const Program& program_;
+  const Schedule& schedule_;
+  std::vector<std::vector<int32_t>> consumptions_;
+  std::vector<Clock> clocks_;
+  std::vector<int64_t> produced_;
+  std::vector<int> slots_;
+  std::vector<std::unordered_map<uint64_t, Clock>> under_way_;
+  RunAction first_half_;
 };
 
 }  // namespace
 
 std::vector<int> NeverDelayingSlots(const Program& full) {
-  const Schedule& s = full.schedule();
   // Beyond as many steps as the bodies reach across, the picture repeats.
   int64_t reach = 0;
-  for (int rank = 0; rank < s.ranks; ++rank) {
+  for (int rank = 0; rank < full.schedule().ranks; ++rank) {
     reach = std::max(reach, full.last_block(rank) - full.first_block(rank) - full.steps());
   }
   const Program program = full.WithSteps(std::min(full.steps(), 2 * reach + 3));
-  const Places places(program);
-  // Per lane the places, in the receiver's order, at which its messages are consumed.
-  std::vector<std::vector<Place>> consumptions(program.lanes().size());
-  for (int rank = 0; rank < s.ranks; ++rank) {
-    Place place = 0;
-    for (LaneWalk walk(program, rank); !walk.done(); walk.Advance(), ++place) {
-      const int lane = program.ConsumedLane(walk.action().kind, walk.action().stage);
-      if (lane >= 0) consumptions[static_cast<size_t>(lane)].push_back(place);
-    }
-  }
-
-  std::vector<int> slots(program.lanes().size(), 1);
-  std::vector<int64_t> produced(program.lanes().size());
-  for (int rank = 0; rank < s.ranks; ++rank) {
-    std::vector<Place> known(static_cast<size_t>(s.ranks), -1);  // of each other rank: ended up to
-    for (LaneWalk walk(program, rank); !walk.done(); walk.Advance()) {
-      const RunAction& a = walk.action();
-      const int from = program.ConsumedLane(a.kind, a.stage);
-      if (from >= 0) {
-        const bool forward = IsForward(a.kind);
-        const int producer = forward ? a.stage - 1 : a.stage + 1;
-        const Place place = (forward ? places.forward : places.gradient)[places.Cell(
-            producer, a.microbatch)];
-        Place& ended = known[static_cast<size_t>(s.placement[static_cast<size_t>(producer)])];
-        ended = std::max(ended, place);
-      }
-      const int lane = program.ProducedLane(a.kind, a.stage);
-      if (lane < 0) continue;
-      const auto l = static_cast<size_t>(lane);
-      const Place ended = known[static_cast<size_t>(program.lanes()[l].receiver)];
-      const auto consumed = std::upper_bound(consumptions[l].begin(), consumptions[l].end(), ended) -
-                            consumptions[l].begin();
-      slots[l] = std::max(slots[l], static_cast<int>(++produced[l] - consumed));
-    }
-  }
-  return slots;
+  Learner learner(program);
+  const NoTime no_time;
+  Play(program, no_time, PlayLinks{}, learner).Run();
+  return learner.TakeSlots();
 }
 
 }  // namespace pipelag

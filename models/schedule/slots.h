@@ -9,9 +9,9 @@
 namespace pipelag {
 
 /// Per lane the least number of receive slots that can never delay a transfer: for every message the
-/// number produced up to it, less those whose consumption is known to have ended when it is produced,
-/// because a message from the receiver that the sender has consumed says so. At least 1. For
-/// schedules whose neighbours answer each other this is exact; else it is an upper bound.
+/// number produced up to it, less those whose consumption is bound to have ended before it is
+/// produced, because a chain of messages from the receiver to the sender says so. At least 1. What
+/// ranks learn of each other through collectives is not counted on.
 std::vector<int> NeverDelayingSlots(const Program& program);
 
 }  // namespace pipelag

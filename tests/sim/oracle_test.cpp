@@ -3,54 +3,15 @@
 
 #include <numeric>
 
-#include "models/schedule/generators.h"
-#include "sim/simulator.h"
+#include "tests/sim/case.h"
 
 namespace pipelag {
 namespace {
 
-struct Case {
-  std::string schedule;
-  int p = 4;
-  int m = 8;
-  int64_t latency = 0;
-  int64_t forward = 1000;
-  int64_t backward = 2000;
-  int64_t update = 0;
-  int64_t occupancy = 0;
-  int64_t reduction = 0;
-  GeneratorOptions options{};
-};
-
-Costs CostsOf(const Case& c) {
-  Costs costs;
-  const auto n = static_cast<size_t>(c.p);
-  costs.forward.assign(n, Nanoseconds{c.forward});
-  costs.backward.assign(n, Nanoseconds{c.backward});
-  costs.update.assign(n, Nanoseconds{c.update});
-  costs.p2p_latency = Nanoseconds{c.latency};
-  if (c.occupancy > 0) {
-    costs.activation_bytes = c.occupancy;
-    costs.p2p_bandwidth = Bandwidth{1'000'000'000};
-  }
-  return costs;
-}
-
-Simulation SimulateCase(Case c, int64_t steps) {
-  c.options.ranks = c.p;
-  c.options.microbatches = c.m;
-  const Program program(Generate(c.schedule, c.options), steps);
-  const ActionTimes times(program, CostsOf(c), {Nanoseconds{c.reduction}});
-  return Simulate(program, times);
-}
-
-StepTime Step(const Case& c) { return SimulateCase(c, 1).steady.step_time; }
-
-StepTime Fraction(int64_t numerator, int64_t denominator = 1) { return {numerator, denominator}; }
-
 TEST(Oracle, ExampleOf1F1BAndGpipe) {
   for (const char* schedule : {"1f1b", "gpipe"}) {
-    const Simulation s = SimulateCase({.schedule = schedule, .forward = 1'000'000, .backward = 2'000'000}, 1);
+    const Simulation s =
+        SimulateCase({.schedule = schedule, .forward = 1'000'000, .backward = 2'000'000}, 1);
     EXPECT_EQ(s.metrics.makespan.count(), 33'000'000);
     EXPECT_EQ(s.metrics.bubble.idle_of_makespan, 3.0 / 11.0);
     EXPECT_EQ(s.metrics.bubble.idle_over_ideal, 3.0 / 8.0);
@@ -127,14 +88,13 @@ TEST(Oracle, TableOfExactStepTimes) {
   EXPECT_EQ(Step({.schedule = "pipedream", .m = 3, .latency = 100}), Fraction(9450));
   EXPECT_EQ(Step({.schedule = "2bw", .m = 5, .latency = 100}), Fraction(15750));
   EXPECT_EQ(Step({.schedule = "2bw", .p = 64, .m = 512, .latency = 100}), Fraction(1636800));
-  EXPECT_EQ(Step({.schedule = "2bw", .p = 8, .m = 32, .latency = 2000,
-                  .options = {.warmup_slope = 2}}),
-            Fraction(332800, 3));
-  EXPECT_EQ(Step({.schedule = "2bw", .p = 8, .m = 32, .latency = 2000,
-                  .options = {.warmup_slope = 3}}),
-            Fraction(96000));
-  EXPECT_EQ(Step({.schedule = "2bw", .m = 4, .latency = 700, .occupancy = 4000}),
-            Fraction(40200));
+  EXPECT_EQ(
+      Step({.schedule = "2bw", .p = 8, .m = 32, .latency = 2000, .options = {.warmup_slope = 2}}),
+      Fraction(332800, 3));
+  EXPECT_EQ(
+      Step({.schedule = "2bw", .p = 8, .m = 32, .latency = 2000, .options = {.warmup_slope = 3}}),
+      Fraction(96000));
+  EXPECT_EQ(Step({.schedule = "2bw", .m = 4, .latency = 700, .occupancy = 4000}), Fraction(40200));
   const GeneratorOptions early{.reduction = true, .late_update = false};
   const GeneratorOptions late{.reduction = true, .late_update = true};
   EXPECT_EQ(Step({.schedule = "2bw", .update = 50, .reduction = 1500, .options = early}),
@@ -175,7 +135,10 @@ TEST(Oracle, AsynchronousSteadyStateWithLatency) {
               }
             }
           }
-          ASSERT_EQ(Step({.schedule = "2bw", .p = p, .m = m, .latency = c,
+          ASSERT_EQ(Step({.schedule = "2bw",
+                          .p = p,
+                          .m = m,
+                          .latency = c,
                           .options = {.warmup_slope = slope}}),
                     best)
               << p << ' ' << m << ' ' << c << ' ' << slope;
@@ -209,7 +172,7 @@ TEST(Oracle, SlotsThatNeverDelay) {
       c2.options.ranks = p;
       c2.options.microbatches = 3 * p;
       const Program program(Generate("1f1b", c2.options), 3);
-      const ActionTimes times(program, CostsOf(c1));
+      const ActionTimes times(program, CostsOf(c1, p));
       const Simulation free = Simulate(program, times);
       const Simulation enough = Simulate(program, times, {.receive_slots = p});
       EXPECT_EQ(free.metrics.makespan, enough.metrics.makespan);
@@ -230,7 +193,7 @@ TEST(Oracle, BoundedSlotsInSteadyStateAreTheMeanOfLongRuns) {
       GeneratorOptions options{.ranks = 4, .microbatches = 5};
       const Case c{.schedule = schedule, .m = 5, .latency = 700, .occupancy = 900};
       const Program program(Generate(schedule, options), 1);
-      const ActionTimes times(program, CostsOf(c));
+      const ActionTimes times(program, CostsOf(c, 4));
       const StepTime exact = ExactSteadyState(program, times, slots).step_time;
       const auto makespan = [&](int64_t steps) {
         return Simulate(program.WithSteps(steps), times, {.receive_slots = slots})

@@ -1,0 +1,30 @@
+// Greedy list scheduling of F, I and W on given times under a memory limit: at every time at which
+// a rank is free it starts the most urgent of what is ready.
+#pragma once
+
+#include <limits>
+
+#include "models/schedule/generators.h"
+
+namespace pipelag {
+
+/// What a rank with nothing urgent to do may decide one way or another.
+struct ListingRules {
+  int reserve = 1;             ///< activations that chunk 0 leaves free for the last chunk
+  bool always_fill = true;     ///< run a W even if it outlasts the wait that it fills
+  bool forward_first = false;  ///< F before I where both are ready
+  /// W put off before one goes ahead of an F, per place of the rank in the line (ZB-H1: 1, ZB-H2:
+  /// 2, ZB-V: 0). Negative: W only fills.
+  int put_off = 0;
+  /// Forwards ahead of the backwards, per place from the end of the line. 0: as memory allows.
+  int slope = 0;
+};
+
+/// Fills the bodies of `schedule`, which are empty, by `rules`, with at most `limit` activations
+/// (of chunks) held on a rank at once. Returns when the last action ends on the given times, or
+/// kDeadEnd if the rules led to where nothing can go on.
+inline constexpr int64_t kDeadEnd = std::numeric_limits<int64_t>::max();
+int64_t ListGreedily(Schedule& schedule, const GivenCosts& costs, int limit,
+                     const ListingRules& rules);
+
+}  // namespace pipelag

@@ -1,0 +1,75 @@
+// Automatic zero-bubble schedules: greedy list scheduling of F, I and W on given times under a
+// limit on the activations a rank holds (in the spirit of Qi et al., "Zero Bubble Pipeline
+// Parallelism", section 3, and "Pipeline Parallelism with Controllable Memory", 2024, whose V-Half
+// and V-Min are the limits p/2 and p/3 with two chunks in a V). A few rules of thumb are tried and
+// the shortest result kept.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "models/schedule/greedy_listing.h"
+#include "models/schedule/pipelines.h"
+
+namespace pipelag {
+namespace {
+
+GivenCosts CostsOrUniform(const GeneratorOptions& options, int stages) {
+  const auto wanted = static_cast<size_t>(stages);
+  if (options.costs.forward.empty()) {
+    const std::vector<int64_t> same(wanted, 1);
+    return {same, same, same, 0};
+  }
+  if (options.costs.forward.size() != wanted || options.costs.backward_input.size() != wanted ||
+      options.costs.backward_weight.size() != wanted) {
+    throw Error(
+        fmt::format("zb-auto needs the times of F, I and W of each of its {} stages", stages));
+  }
+  return options.costs;
+}
+
+}  // namespace
+
+Schedule GenerateZbAuto(const GeneratorOptions& options) {
+  const int v = options.chunks > 0 ? options.chunks : 2;
+  if (v > 2) {
+    throw Error(fmt::format("zb-auto has one chunk per rank, or two in a V, not {}", v));
+  }
+  const double given = options.memory_limit > 0 ? options.memory_limit : options.ranks;
+  const auto limit = static_cast<int>(std::min(std::floor(given * v), 1e9));
+  if (limit < v) {
+    throw Error(
+        fmt::format("zb-auto cannot do with {} activations per rank: one micro-batch needs 1",
+                    options.memory_limit));
+  }
+  const Schedule pipeline =
+      v == 2 ? VPipeline("zb-auto", options) : LinearPipeline("zb-auto", options);
+  const GivenCosts costs = CostsOrUniform(options, pipeline.stages);
+  Schedule best;
+  int64_t shortest = kDeadEnd;
+  const auto consider = [&](const ListingRules& rules) {
+    Schedule listed = pipeline;
+    const int64_t end = ListGreedily(listed, costs, limit, rules);
+    if (end >= shortest) return;
+    shortest = end;
+    best = std::move(listed);
+  };
+  // With one chunk there is no later one to hold places for; beyond half of the places chunk 0
+  // starves.
+  const int most_reserve = v == 1 ? 0 : std::max(1, limit / 2);
+  for (int reserve = v - 1; reserve <= most_reserve; reserve = std::max(1, 2 * reserve)) {
+    for (const auto& [put_off, slope] :
+         {std::pair(-1, 0), std::pair(0, 0), std::pair(1, 1), std::pair(2, 2)}) {
+      for (const bool always_fill : {true, false}) {
+        for (const bool forward_first : {false, true}) {
+          consider({reserve, always_fill, forward_first, put_off, slope});
+        }
+      }
+    }
+  }
+  CHECK(shortest != kDeadEnd);
+  AppendUpdates(best);
+  return best;
+}
+
+}  // namespace pipelag

@@ -1,0 +1,23 @@
+// ZB-H1 (Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, there ZB1P): 1F1B with the
+// backward split; stage s puts off its W by s micro-batches, so that every stage holds p
+// activations.
+#include "models/schedule/endless.h"
+
+namespace pipelag {
+
+EndlessOrder EndlessZbH1(const GeneratorOptions& options) {
+  EndlessOrder order{LinearPipeline("zb-h1", options)};
+  for (int s = 0; s < options.ranks; ++s) {
+    order.pipeline.body[static_cast<size_t>(s)] = {
+        MakeAction(ActionKind::kForward, s, options.ranks - 1 - s),
+        MakeAction(ActionKind::kBackwardInput, s, 0),
+        MakeAction(ActionKind::kBackwardWeight, s, -s)};
+  }
+  return order;
+}
+
+Schedule GenerateZbH1(const GeneratorOptions& options) {
+  return CutToOneStep("zb-h1", EndlessZbH1(options));
+}
+
+}  // namespace pipelag
