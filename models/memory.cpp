@@ -20,18 +20,17 @@ void CheckSizes(const MemorySizes& sizes, const Schedule& schedule) {
   }
   for (size_t s = 0; s < sizes.stages.size(); ++s) {
     const StageMemory& stage = sizes.stages[s];
-    const auto [least, most] =
-        std::minmax({stage.weights, stage.gradients, stage.optimizer, stage.activation,
-                     stage.freed_at_input, stage.message});
+    const auto [least, most] = std::minmax({stage.weights, stage.gradients, stage.optimizer,
+                                            stage.activation, stage.freed_at_input, stage.message});
     if (least < 0 || most > kMostBytes) {
       throw Error(fmt::format("stage {}: a size is out of range, it must be from 0 to {}", s,
                               FormatBytes(kMostBytes)));
     }
     if (stage.freed_at_input > stage.activation) {
-      throw Error(fmt::format("stage {} would free {} at the input's backward, but an activation "
-                              "is only {}",
-                              s, FormatBytes(stage.freed_at_input),
-                              FormatBytes(stage.activation)));
+      throw Error(
+          fmt::format("stage {} would free {} at the input's backward, but an activation "
+                      "is only {}",
+                      s, FormatBytes(stage.freed_at_input), FormatBytes(stage.activation)));
     }
   }
 }
@@ -72,9 +71,9 @@ std::vector<StandingMemory> StandingMemoryOf(const Program& program, const Memor
   if (std::all_of(largest.begin(), largest.end(), [](Bytes bytes) { return bytes == 0; })) {
     return ranks;
   }
-  const std::vector<int> enough =
-      receive_slots > 0 ? std::vector<int>(largest.size(), receive_slots)
-                        : NeverDelayingSlots(program);
+  const std::vector<int> enough = receive_slots > 0
+                                      ? std::vector<int>(largest.size(), receive_slots)
+                                      : NeverDelayingSlots(program);
   for (size_t lane = 0; lane < largest.size(); ++lane) {
     ranks[static_cast<size_t>(program.lanes()[lane].receiver)].transfer_buffers +=
         largest[lane] * enough[lane];

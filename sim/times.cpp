@@ -75,9 +75,10 @@ void ActionTimes::Replace(ActionKind kind, const std::vector<std::vector<Nanosec
     return of_stage.size() == static_cast<size_t>(microbatches_);
   });
   if (times.size() != placed || !even) {
-    throw Error(fmt::format("times of {} per micro-batch must be given for {} micro-batches of each "
-                            "of {} stages",
-                            KindName(kind), microbatches_, placed));
+    throw Error(
+        fmt::format("times of {} per micro-batch must be given for {} micro-batches of each "
+                    "of {} stages",
+                    KindName(kind), microbatches_, placed));
   }
   by_microbatch_[static_cast<size_t>(kind)] = std::move(table);
   CheckSum(program);

@@ -61,8 +61,10 @@ Subcommand AnalyzeCommand() {
       .operands = "TRACE...",
       .summary = "metrics and idle time of recorded runs, simulated or measured",
       .details =
-          "A TRACE is a Chrome trace written by pipelag, or a folder of AMD Primus (config.json and\n"
-          "pp_rank_N.json). The step time is the median over the steps after the warm-up. Several traces stand "
+          "A TRACE is a Chrome trace written by pipelag, or a folder of AMD Primus (config.json "
+          "and\n"
+          "pp_rank_N.json). The step time is the median over the steps after the warm-up. Several "
+          "traces stand "
           "side\n"
           "by side.\n\nExample: pipelag analyze trace.json --format json",
       .fewest_operands = 1,

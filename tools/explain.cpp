@@ -69,9 +69,9 @@ std::string PathText(const CriticalPath& path) {
   std::string text;
   for (size_t work = 0; work < path.by_work.size(); ++work) {
     if (path.by_work[work].count() == 0) continue;
-    text += fmt::format("{}{} {}", text.empty() ? "critical path: " : ", ",
-                        PathWorkName(static_cast<PathWork>(work)),
-                        FormatDuration(path.by_work[work]));
+    text +=
+        fmt::format("{}{} {}", text.empty() ? "critical path: " : ", ",
+                    PathWorkName(static_cast<PathWork>(work)), FormatDuration(path.by_work[work]));
   }
   return text + '\n';
 }

@@ -1,5 +1,5 @@
-// Why a run took as long as it did, as JSON and as text: idle time by its causes, the critical path,
-// memory. Must not know where the figures come from.
+// Why a run took as long as it did, as JSON and as text: idle time by its causes, the critical
+// path, memory. Must not know where the figures come from.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -54,8 +54,8 @@ std::optional<MemorySizes> MemorySizesOf(const Arguments& arguments, int stages)
       arguments.Has("activation-bytes") ? arguments.Size("activation-bytes") : Bytes{0};
   MemorySizes sizes;
   for (size_t s = 0; s < weights.size(); ++s) {
-    sizes.stages.push_back({weights[s], gradients[s], optimizer[s], activation[s], freed[s],
-                            message});
+    sizes.stages.push_back(
+        {weights[s], gradients[s], optimizer[s], activation[s], freed[s], message});
   }
   if (arguments.Has("device-memory")) sizes.device = arguments.Size("device-memory");
   return sizes;

@@ -1,4 +1,5 @@
-// The flags that say how large things are in a device's memory. Must not know what is done with them.
+// The flags that say how large things are in a device's memory. Must not know what is done with
+// them.
 #pragma once
 
 #include <optional>
@@ -13,8 +14,8 @@ namespace pipelag {
 /// --weight-bytes … --device-memory.
 std::vector<Flag> MemoryFlags();
 
-/// Nothing if none of the flags was given; what was not given is zero, gradients are as large as the
-/// weights. A message is as large as --activation-bytes says.
+/// Nothing if none of the flags was given; what was not given is zero, gradients are as large as
+/// the weights. A message is as large as --activation-bytes says.
 std::optional<MemorySizes> MemorySizesOf(const Arguments& arguments, int stages);
 
 }  // namespace pipelag

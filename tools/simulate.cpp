@@ -19,6 +19,9 @@ namespace {
 
 /// A picture of more actions than this says nothing, and its spans fill the memory.
 constexpr int64_t kMostDrawn = 1'000'000;
+/// Why ranks idle takes longer to find out than to simulate: of longer runs only where spans are
+/// wanted anyway.
+constexpr int64_t kMostExplained = 200'000;
 
 struct Simulated {
   RunResult result;
@@ -40,13 +43,12 @@ Simulated SimulateOne(const NamedSchedule& named, const Arguments& arguments,
   const Schedule& schedule = program.schedule();
   Simulated simulated;
   simulated.costs = CostsOf(arguments, schedule.stages);
-  const bool explained = program.actions() <= kMostDrawn;
-  simulated.drawn = extras.picture && explained;
+  simulated.drawn = extras.picture && program.actions() <= kMostDrawn;
   const ActionTimes times(program, simulated.costs, ReductionOf(arguments));
   const std::optional<MemorySizes> sizes = MemorySizesOf(arguments, schedule.stages);
   const SimulationOptions options{
       .receive_slots = static_cast<int>(arguments.CountOr("receive-slots", 0)),
-      .spans = extras.spans || explained || sizes};
+      .spans = extras.spans || simulated.drawn || sizes || program.actions() <= kMostExplained};
   Simulation simulation = Simulate(program, times, options);
   simulated.result = {
       std::move(simulation.trace), std::move(simulation.metrics), {}, schedule.stages};
@@ -57,8 +59,8 @@ Simulated SimulateOne(const NamedSchedule& named, const Arguments& arguments,
   RunResult& result = simulated.result;
   if (options.spans) Explain(result);
   if (sizes) {
-    result.memory = MemoryOverTime(
-        result.trace, *sizes, StandingMemoryOf(program, *sizes, options.receive_slots));
+    result.memory = MemoryOverTime(result.trace, *sizes,
+                                   StandingMemoryOf(program, *sizes, options.receive_slots));
     simulated.beyond_memory = BeyondMemory(result.memory, sizes->device);
   }
   return simulated;
@@ -157,9 +159,8 @@ int Run(const Arguments& arguments) {
     runs.push_back(SimulateOne(named, arguments, extras));
   }
   if (!trace.empty()) WriteTrace(trace, runs, arguments.Has("critical-path"));
-  const bool fits = std::all_of(runs.begin(), runs.end(), [](const Simulated& run) {
-    return run.beyond_memory.empty();
-  });
+  const bool fits = std::all_of(runs.begin(), runs.end(),
+                                [](const Simulated& run) { return run.beyond_memory.empty(); });
   if (!json) {
     fmt::print("{}", TextOf(runs));
     return fits ? 0 : 1;

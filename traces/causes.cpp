@@ -109,10 +109,8 @@ class Finder {
     for (size_t i = 0; i < trace_.spans.size(); ++i) {
       const Span& span = SpanAt(i);
       const Place place{span.stage, span.microbatch};
-      const size_t payload = span.kind == ActionKind::kSendForward ||
-                                     span.kind == ActionKind::kReceiveForward
-                                 ? 0
-                                 : 1;
+      const size_t payload =
+          span.kind == ActionKind::kSendForward || span.kind == ActionKind::kReceiveForward ? 0 : 1;
       if (IsSend(span.kind)) sent_[payload].Add(place, static_cast<int>(i));
       if (IsReceive(span.kind)) received_[payload].Add(place, static_cast<int>(i));
     }
@@ -277,10 +275,10 @@ class Finder {
   Causes found_;
   std::vector<CausedAction> raw_;  ///< in the order of the spans
   std::vector<State> state_;
-  std::vector<int> place_;         ///< where an action stands in found_.actions
-  std::array<Table, 2> made_;      ///< by payload: who produces it
-  std::array<Table, 2> sent_;      ///< spans
-  std::array<Table, 2> received_;  ///< spans
+  std::vector<int> place_;                        ///< where an action stands in found_.actions
+  std::array<Table, 2> made_;                     ///< by payload: who produces it
+  std::array<Table, 2> sent_;                     ///< spans
+  std::array<Table, 2> received_;                 ///< spans
   std::map<Place, std::vector<int>> gradients_;   ///< by rank and step
   std::map<Place, std::vector<int>> reductions_;  ///< by rank and step
   std::map<Place, std::vector<int>> members_;     ///< ranks, by group and step

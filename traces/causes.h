@@ -1,5 +1,6 @@
-// Why each action of a run started when it did: the one thing it waited for last. Read off the spans
-// of a trace alone; knows nothing of the schedule that was meant, nor of who produced the trace.
+// Why each action of a run started when it did: the one thing it waited for last. Read off the
+// spans of a trace alone; knows nothing of the schedule that was meant, nor of who produced the
+// trace.
 #pragma once
 
 #include <cstddef>
@@ -14,13 +15,13 @@ namespace pipelag {
 ///
 /// Had to end before a compute action: the one before it on its lane; F and B/I: the action of the
 /// neighbouring stage that produces their message; U: the AR of its step on its own rank that ended
-/// last before it. Before an AR: the last B/W of its step on every member rank, and the AR before it
-/// on its reduce lane. Between a cause's end and the action's start lie, in this order, each possibly
-/// empty: queueing (until the SEND starts), wire (until it ends), latency (until the RECV ends), delay
-/// (nothing was missing any more, and still it did not start). An action without transfer spans that
-/// went idle before its producer ended counts the whole hop as latency. Of results that are there at
-/// one instant, the lane's own wins. What ends after the action has started (clocks of two ranks
-/// that disagree) is not its cause.
+/// last before it. Before an AR: the last B/W of its step on every member rank, and the AR before
+/// it on its reduce lane. Between a cause's end and the action's start lie, in this order, each
+/// possibly empty: queueing (until the SEND starts), wire (until it ends), latency (until the RECV
+/// ends), delay (nothing was missing any more, and still it did not start). An action without
+/// transfer spans that went idle before its producer ended counts the whole hop as latency. Of
+/// results that are there at one instant, the lane's own wins. What ends after the action has
+/// started (clocks of two ranks that disagree) is not its cause.
 struct CausedAction {
   size_t span = 0;  ///< of the trace; with `pair`, the next one too
   bool pair = false;

@@ -35,8 +35,8 @@ struct ChromeOptions {
 ///   that touches the next one is written less than half a nanosecond short, one that starts at the
 ///   same instant as the one before as much late (in runs of up to days). Round to nanoseconds.
 /// * Counters: activations in flight per rank, newest weight version per stage; memory if given.
-/// * The critical path is a process "critical path" with one thread: pid = tid = number of ranks. Its
-///   events have the category "critical path" and end a hair early, as all that touch.
+/// * The critical path is a process "critical path" with one thread, pid = tid = number of ranks.
+///   Its events have the category "critical path" and end a hair early, as all that touch.
 ///
 /// `trace.spans` need not be sorted; ranks and peers must lie in [0, ranks).
 std::string ToChrome(const Trace& trace, const ChromeOptions& options = {});

@@ -1,6 +1,6 @@
 // The critical path of a run: the actions and hops that follow one another without a hole from its
-// start to its end, and so are as long as it. Read off the spans alone; knows nothing of who produced
-// the trace.
+// start to its end, and so are as long as it. Read off the spans alone; knows nothing of who
+// produced the trace.
 #pragma once
 
 #include <string>

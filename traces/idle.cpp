@@ -67,7 +67,8 @@ class Usual {
 class Sections {
  public:
   Sections(const Trace& trace, const Causes& causes) {
-    for (const CausedAction& action : causes.actions) Number(StepOf(trace.spans[action.span], trace));
+    for (const CausedAction& action : causes.actions)
+      Number(StepOf(trace.spans[action.span], trace));
     // A step that begins before an earlier one has ended on some rank joins it.
     std::map<int64_t, int64_t> joined;  // from step, up to step
     for (const std::vector<int>& lane : causes.lanes) {
@@ -94,9 +95,7 @@ class Sections {
     }
   }
 
-  int Of(const Span& span, const Trace& trace) const {
-    return sections_.at(StepOf(span, trace));
-  }
+  int Of(const Span& span, const Trace& trace) const { return sections_.at(StepOf(span, trace)); }
 
  private:
   void Number(int64_t step) { sections_.try_emplace(step, 0); }
@@ -123,7 +122,8 @@ class Explainer {
 
   std::vector<IdleGap> Gaps() const {
     std::vector<IdleGap> gaps;
-    for (size_t rank = 0; rank < causes_.lanes.size(); ++rank) AddGaps(static_cast<int>(rank), gaps);
+    for (size_t rank = 0; rank < causes_.lanes.size(); ++rank)
+      AddGaps(static_cast<int>(rank), gaps);
     return gaps;
   }
 
@@ -272,11 +272,11 @@ class Explainer {
 
 std::span<const NamedShare> NamedShares() {
   static constexpr NamedShare kShares[] = {
-      {"warm-up", &IdleShares::warm_up},       {"cool-down", &IdleShares::cool_down},
-      {"upstream", &IdleShares::upstream},     {"latency", &IdleShares::latency},
-      {"bandwidth", &IdleShares::bandwidth},   {"contention", &IdleShares::contention},
-      {"update", &IdleShares::update},         {"imbalance", &IdleShares::imbalance},
-      {"noise", &IdleShares::noise},           {"overhead", &IdleShares::overhead},
+      {"warm-up", &IdleShares::warm_up},     {"cool-down", &IdleShares::cool_down},
+      {"upstream", &IdleShares::upstream},   {"latency", &IdleShares::latency},
+      {"bandwidth", &IdleShares::bandwidth}, {"contention", &IdleShares::contention},
+      {"update", &IdleShares::update},       {"imbalance", &IdleShares::imbalance},
+      {"noise", &IdleShares::noise},         {"overhead", &IdleShares::overhead},
   };
   return kShares;
 }

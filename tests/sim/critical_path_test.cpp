@@ -25,8 +25,7 @@ Simulation Played(const std::string& schedule, int p, int m, int64_t steps, int6
   costs.p2p_latency = Nanoseconds{latency};
   costs.activation_bytes = occupancy;
   costs.p2p_bandwidth = Bandwidth{1'000'000'000};
-  return Simulate(program, ActionTimes(program, costs, {Nanoseconds{reduction}}),
-                  {.spans = true});
+  return Simulate(program, ActionTimes(program, costs, {Nanoseconds{reduction}}), {.spans = true});
 }
 
 Nanoseconds Of(const CriticalPath& path, PathWork work) {

@@ -103,9 +103,8 @@ TEST(Idle, OfOneFOneB) {
       for (const int64_t steps : {1, 3}) {
         const auto shares = ExplainIdle(Played({.p = p, .m = m, .steps = steps}).trace);
         for (int s = 0; s < p; ++s) {
-          EXPECT_EQ(shares[static_cast<size_t>(s)],
-                    Shares(steps * (s * 1000 + (p - 1 - s) * 2000),
-                           steps * ((p - 1 - s) * 1000 + s * 2000)))
+          EXPECT_EQ(shares[static_cast<size_t>(s)], Shares(steps * (s * 1000 + (p - 1 - s) * 2000),
+                                                           steps * ((p - 1 - s) * 1000 + s * 2000)))
               << p << ' ' << m << ' ' << s << ' ' << Show(shares[static_cast<size_t>(s)]);
         }
       }
@@ -172,7 +171,9 @@ TEST(Idle, BesideASlowStageIsImbalance) {
         const IdleShares own = MiddleHalf(run.trace, s);
         IdleShares expected;
         expected.imbalance = own.Total();
-        if (s != slow) { EXPECT_GT(own.Total().count(), 0); }
+        if (s != slow) {
+          EXPECT_GT(own.Total().count(), 0);
+        }
         EXPECT_EQ(own, expected) << c << ' ' << slow << ' ' << s << ' ' << Show(own);
       }
     }
@@ -191,10 +192,11 @@ TEST(Idle, OnUpdatesAndReductions) {
   const GeneratorOptions early{.reduction = true, .late_update = false};
   const GeneratorOptions late{.reduction = true, .late_update = true};
   const auto middle = [](const GeneratorOptions& options) {
-    return MiddleHalf(Played({.schedule = "2bw", .steps = 24, .update = 50, .reduction = 1500,
-                           .options = options})
-                          .trace,
-                      1);
+    return MiddleHalf(
+        Played(
+            {.schedule = "2bw", .steps = 24, .update = 50, .reduction = 1500, .options = options})
+            .trace,
+        1);
   };
   const IdleShares stalled = middle(early);
   EXPECT_GT(stalled.update.count(), 0);
@@ -202,8 +204,8 @@ TEST(Idle, OnUpdatesAndReductions) {
   const IdleShares hidden = middle(late);
   EXPECT_EQ(hidden.Total().count(), 0) << Show(hidden);
   // A flush pays its reduction in full, once per step.
-  const auto flush = ExplainIdle(
-      Played({.steps = 2, .reduction = 1500, .options = {.reduction = true}}).trace);
+  const auto flush =
+      ExplainIdle(Played({.steps = 2, .reduction = 1500, .options = {.reduction = true}}).trace);
   EXPECT_EQ(flush[0].update.count(), 3000) << Show(flush[0]);
 }
 

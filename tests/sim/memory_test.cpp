@@ -120,7 +120,8 @@ TEST(Memory, OfZbH1HoldsPOnEveryRank) {
   for (const RankMemory& rank : Memory(ZbH1(4, 9), 1, whole)) {
     EXPECT_EQ(rank.peak_activations, 4 * 70);
   }
-  // What is freed at I is not there while a W waits: rank s, with s of them, holds p − s whole ones.
+  // What is freed at I is not there while a W waits: rank s, with s of them, holds p − s whole
+  // ones.
   const auto parts = Memory(ZbH1(4, 9), 1);
   for (int r = 0; r < 4; ++r) {
     EXPECT_EQ(parts[static_cast<size_t>(r)].peak_activations, 4 * 70 - r * 20) << r;

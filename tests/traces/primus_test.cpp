@@ -2,7 +2,6 @@
 #include "traces/primus.h"
 
 #include <gtest/gtest.h>
-
 #include <unistd.h>
 
 #include <filesystem>
@@ -21,16 +20,21 @@ using Json = nlohmann::json;
 /// Two ranks, two micro-batches, two iterations, times in ms; removed at the end.
 class Folder {
  public:
-  Folder() : path_(std::filesystem::temp_directory_path() /
-                   ("pipelag_primus_" + std::to_string(getpid()))) {
+  Folder()
+      : path_(std::filesystem::temp_directory_path() /
+              ("pipelag_primus_" + std::to_string(getpid()))) {
     std::filesystem::create_directories(path_);
     config = {{"pp_size", 2}, {"num_mbs", 2}, {"vp_size", 1}};
     for (const char* iteration : {"10", "9"}) {
-      rank0[iteration] = {{"total", 11.5},         {"fwd_start", {0.25, 1.25}},
-                          {"fwd_end", {1.25, 2.25}}, {"bwd_start", {5, 8}},
+      rank0[iteration] = {{"total", 11.5},
+                          {"fwd_start", {0.25, 1.25}},
+                          {"fwd_end", {1.25, 2.25}},
+                          {"bwd_start", {5, 8}},
                           {"bwd_end", {7, 10}}};
-      rank1[iteration] = {{"total", 8},            {"fwd_start", {1.5, 4.75}},
-                          {"fwd_end", {2.75, 5.75}}, {"bwd_start", {2.75, 5.75}},
+      rank1[iteration] = {{"total", 8},
+                          {"fwd_start", {1.5, 4.75}},
+                          {"fwd_end", {2.75, 5.75}},
+                          {"bwd_start", {2.75, 5.75}},
                           {"bwd_end", {4.75, 7.75}}};
     }
   }
