@@ -6,6 +6,7 @@
 
 #include "models/file.h"
 #include "sim/simulator.h"
+#include "tools/conditions.h"
 #include "tools/flags.h"
 #include "tools/result.h"
 #include "tools/table.h"
@@ -21,6 +22,7 @@ constexpr int64_t kMostDrawn = 1'000'000;
 struct Simulated {
   RunResult result;
   SteadyState steady;
+  Outlook outlook;
   Costs costs;
   bool drawn = false;
 };
@@ -39,10 +41,14 @@ Simulated SimulateOne(const NamedSchedule& named, const Arguments& arguments,
   simulated.costs = CostsOf(arguments, schedule.stages);
   simulated.drawn = extras.picture && program.actions() <= kMostDrawn;
   const ActionTimes times(program, simulated.costs, ReductionOf(arguments));
+  const Conditions conditions = ConditionsOf(arguments, schedule);
   const SimulationOptions options{
       .receive_slots = static_cast<int>(arguments.CountOr("receive-slots", 0)),
-      .spans = extras.spans || simulated.drawn};
+      .spans = extras.spans || simulated.drawn,
+      .network = conditions.network,
+      .noise = conditions.noise};
   Simulation simulation = Simulate(program, times, options);
+  simulated.outlook = OutlookOf(program, times, options, conditions);
   simulated.result = {
       std::move(simulation.trace), std::move(simulation.metrics), {}, schedule.stages};
   for (int stage = 0; stage < schedule.placed_stages(); ++stage) {
@@ -67,6 +73,7 @@ void WriteTrace(const std::string& file, const std::vector<Simulated>& runs) {
 /// What holds the step time where it is.
 std::string Limit(const Simulated& run) {
   const std::vector<int>& ranks = run.steady.critical_ranks;
+  if (ranks.empty()) return "what this run met: with a cluster or noise no exact limit is known";
   if (!run.steady.crosses_links) {
     return fmt::format("the work of rank {} alone", FormatRanges(ranks));
   }
@@ -100,6 +107,7 @@ nlohmann::ordered_json JsonOf(const Simulated& run) {
   nlohmann::ordered_json json = ResultJson(run.result);
   json["limited_by"] = {{"ranks", run.steady.critical_ranks},
                         {"messages", run.steady.crosses_links}};
+  AddOutlook(run.outlook, json);
   if (!run.costs.source.empty()) json["costs_source"] = run.costs.source;
   return json;
 }
@@ -110,12 +118,17 @@ std::string TextOf(const std::vector<Simulated>& runs) {
     const Simulated& run = runs[0];
     text += run.drawn ? FormatTimeline(run.result.trace, TerminalColumns())
                       : "(too many actions to be drawn)\n";
-    text += '\n' + ResultText(run.result) + fmt::format("\nlimited by {}\n", Limit(run));
+    text += '\n' + ResultText(run.result) + fmt::format("\nlimited by {}\n", Limit(run)) +
+            OutlookText(run.outlook);
   } else {
     std::vector<const RunResult*> results;
     for (const Simulated& run : runs) results.push_back(&run.result);
     text += SideBySide(results) + "\nwhat limits the step time: " + LimitsText(runs);
     text += '\n';
+    for (const Simulated& run : runs) {
+      const std::string outlook = OutlookText(run.outlook);
+      if (!outlook.empty()) text += run.result.trace.schedule + ": " + outlook;
+    }
   }
   if (!runs[0].costs.source.empty()) text += fmt::format("times: {}\n", runs[0].costs.source);
   return text;
@@ -163,6 +176,7 @@ Subcommand SimulateCommand() {
             {"receive-slots", "COUNT",
              "messages a lane may hold for its receiver (default: enough)"}},
            CostFlags(),
+           ConditionFlags(),
            {{"trace", "FILE", "write a Chrome trace (Perfetto, speedscope)"}, FormatFlag()}}),
       .run = Run,
   };
