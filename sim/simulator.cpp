@@ -117,12 +117,13 @@ class WithStepEnds {
     inner_.OnReduce(rank, group, step, start, end);
   }
 
-  /// Mean over the second half of the steps, which the warm-up no longer marks.
+  /// Mean over the middle half of the steps, which neither warm-up nor drain marks.
   StepTime MeanStep() const {
-    const size_t last = ends_.size() - 1;
-    if (last == 0) return {ends_[0], 1};
-    const int64_t time = ends_[last] - ends_[last / 2];
-    const auto steps = static_cast<int64_t>(last - last / 2);
+    if (ends_.size() == 1) return {ends_[0], 1};
+    const size_t first = ends_.size() / 4;
+    const size_t last = ends_.size() - 1 - first;
+    const int64_t time = ends_[last] - ends_[first];
+    const auto steps = static_cast<int64_t>(last - first);
     const int64_t divisor = std::gcd(time, steps);
     return {time / divisor, steps / divisor};
   }

@@ -23,7 +23,7 @@ struct SimulationOptions {
 
 struct Simulation {
   /// Of this run; `step_time` is the exact steady one, but with a cluster or noise the mean over
-  /// the second half of the run's steps, or the makespan of a single one.
+  /// the middle half of the run's steps, or the makespan of a single one.
   Metrics metrics;
   SteadyState steady;  ///< what limits it; with a cluster or noise the step time only
   Trace trace;         ///< header always, spans if asked

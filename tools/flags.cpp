@@ -69,7 +69,7 @@ Schedule GenerateByFlags(const std::string& name, const Arguments& arguments) {
   options.ranks = static_cast<int>(arguments.Count("ranks"));
   options.microbatches = static_cast<int>(arguments.Count("microbatches"));
   options.warmup_slope = static_cast<int>(arguments.CountOr("warmup-slope", 1));
-  options.reduction = arguments.Has("reduction");
+  options.reduction = arguments.Has("reduction") || arguments.Has("gradient-bytes");
   options.norm = WantsNorm(arguments);
   options.barrier = WantsBarrier(arguments);
   options.late_update = LateUpdate(arguments);

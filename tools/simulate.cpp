@@ -7,6 +7,7 @@
 
 #include "models/file.h"
 #include "sim/simulator.h"
+#include "tools/conditions.h"
 #include "tools/flags.h"
 #include "tools/memory_flags.h"
 #include "tools/result.h"
@@ -26,6 +27,7 @@ constexpr int64_t kMostExplained = 200'000;
 struct Simulated {
   RunResult result;
   SteadyState steady;
+  Outlook outlook;
   Costs costs;
   std::vector<Finding> beyond_memory;
   bool drawn = false;
@@ -46,10 +48,14 @@ Simulated SimulateOne(const NamedSchedule& named, const Arguments& arguments,
   simulated.drawn = extras.picture && program.actions() <= kMostDrawn;
   const ActionTimes times(program, simulated.costs, ReductionOf(arguments));
   const std::optional<MemorySizes> sizes = MemorySizesOf(arguments, schedule.stages);
+  const Conditions conditions = ConditionsOf(arguments, schedule);
   const SimulationOptions options{
       .receive_slots = static_cast<int>(arguments.CountOr("receive-slots", 0)),
-      .spans = extras.spans || simulated.drawn || sizes || program.actions() <= kMostExplained};
+      .spans = extras.spans || simulated.drawn || sizes || program.actions() <= kMostExplained,
+      .network = conditions.network,
+      .noise = conditions.noise};
   Simulation simulation = Simulate(program, times, options);
+  simulated.outlook = OutlookOf(program, times, options, conditions);
   simulated.result = {
       std::move(simulation.trace), std::move(simulation.metrics), {}, schedule.stages};
   for (int stage = 0; stage < schedule.placed_stages(); ++stage) {
@@ -84,6 +90,7 @@ void WriteTrace(const std::string& file, const std::vector<Simulated>& runs, boo
 /// What holds the step time where it is.
 std::string Limit(const Simulated& run) {
   const std::vector<int>& ranks = run.steady.critical_ranks;
+  if (ranks.empty()) return "what this run met: with a cluster or noise no exact limit is known";
   if (!run.steady.crosses_links) {
     return fmt::format("the work of rank {} alone", FormatRanges(ranks));
   }
@@ -118,6 +125,7 @@ nlohmann::ordered_json JsonOf(const Simulated& run) {
   json["limited_by"] = {{"ranks", run.steady.critical_ranks},
                         {"messages", run.steady.crosses_links}};
   for (const Finding& finding : run.beyond_memory) json["findings"].push_back(finding.message);
+  AddOutlook(run.outlook, json);
   if (!run.costs.source.empty()) json["costs_source"] = run.costs.source;
   return json;
 }
@@ -128,12 +136,17 @@ std::string TextOf(const std::vector<Simulated>& runs) {
     const Simulated& run = runs[0];
     text += run.drawn ? FormatTimeline(run.result.trace, TerminalColumns())
                       : "(too many actions to be drawn)\n";
-    text += '\n' + ResultText(run.result) + fmt::format("\nlimited by {}\n", Limit(run));
+    text += '\n' + ResultText(run.result) + fmt::format("\nlimited by {}\n", Limit(run)) +
+            OutlookText(run.outlook);
   } else {
     std::vector<const RunResult*> results;
     for (const Simulated& run : runs) results.push_back(&run.result);
     text += SideBySide(results) + "\nwhat limits the step time: " + LimitsText(runs);
     text += '\n';
+    for (const Simulated& run : runs) {
+      const std::string outlook = OutlookText(run.outlook);
+      if (!outlook.empty()) text += run.result.trace.schedule + ": " + outlook;
+    }
   }
   for (const Simulated& run : runs) {
     for (const Finding& finding : run.beyond_memory) {
@@ -193,6 +206,7 @@ Subcommand SimulateCommand() {
              "messages a lane may hold for its receiver (default: enough)"}},
            CostFlags(),
            MemoryFlags(),
+           ConditionFlags(),
            {{"trace", "FILE", "write a Chrome trace (Perfetto, speedscope)"},
             {"critical-path", "", "show it in --trace as a process of its own", FlagValue::kNone},
             FormatFlag()}}),

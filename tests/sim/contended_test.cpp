@@ -308,6 +308,20 @@ TEST(Contended, IsTheSameEveryTime) {
   EXPECT_EQ(first.metrics.step_time, second.metrics.step_time);
 }
 
+// Flows have no exact steady state; the mean of a run without sharing must come close to it.
+TEST(Contended, MeanStepIsThatOfTheSteadyState) {
+  for (const char* schedule : {"1f1b", "gpipe", "2bw", "pipedream"}) {
+    const Program program = Lowered(schedule, 4, 8, 40);
+    Costs costs = UniformCosts(4, 1000, 2000);
+    costs.p2p_latency = Nanoseconds{100};
+    const ActionTimes times(program, costs);
+    const Cluster line = LineCluster(4, {{}, Nanoseconds{100}, true});
+    const StepTime exact = Simulate(program, times).metrics.step_time;
+    const StepTime mean = On(line, program, costs).metrics.step_time;
+    EXPECT_LE(std::abs((mean.RoundedUp() - exact.RoundedUp()).count()), 100) << schedule;
+  }
+}
+
 TEST(Contended, OptionsThatDoNotFitAreNamed) {
   const Program program = Lowered("1f1b", 4, 4);
   const Costs costs = UniformCosts(4, 1, 1);

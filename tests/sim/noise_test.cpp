@@ -29,7 +29,10 @@ Simulation Noisy(const char* schedule, const NoiseOptions& noise, const Cluster*
                  int64_t steps = 3) {
   const Program program(Generate(schedule, {.ranks = 4, .microbatches = 8}), steps);
   const ActionTimes times(program, CostsOf(4));
-  return Simulate(program, times, {.spans = true, .network = {.cluster = cluster}, .noise = noise});
+  SimulationOptions options{.spans = true};
+  options.network.cluster = cluster;
+  options.noise = noise;
+  return Simulate(program, times, options);
 }
 
 std::map<std::tuple<int, ActionKind, int, int64_t>, int64_t> Durations(const Simulation& run) {
@@ -133,7 +136,9 @@ TEST(Spread, GrowsWithTheNoiseAroundARunWithout) {
   const ActionTimes times(program, CostsOf(4));
   const int64_t quiet = Simulate(program, times).metrics.makespan.count();
   const auto spread = [&](double sigma) {
-    return SpreadOverSeeds(program, times, {.noise = {.sigma = sigma}}, 101);
+    SimulationOptions options;
+    options.noise.sigma = sigma;
+    return SpreadOverSeeds(program, times, options, 101);
   };
   const Spread none = spread(0);
   EXPECT_EQ(none.makespan.p5.count(), quiet);
