@@ -1,5 +1,6 @@
-// A pipeline schedule as data: the drawing in the paper. One periodic body per rank; any run is that
-// body laid over all steps and clipped to the micro-batches that exist. Knows no hardware, no seconds.
+// A pipeline schedule as data: the drawing in the paper. One periodic body per rank; any run is
+// that body laid over all steps and clipped to the micro-batches that exist. Knows no hardware, no
+// seconds.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@ enum class WeightPolicy : uint8_t {
   kStashed,         ///< PipeDream: c of the batch's first F on that stage, for all its F, B, I
   kVerticalSync,    ///< PipeDream: c of the batch's first F on stage 0 of its stream
   kDoubleBuffered,  ///< PipeDream-2BW: max(t − 1, 0)
-  kLatest,          ///< PACI: c(a), no stash, so F and B of a micro-batch may read different versions
+  kLatest,  ///< PACI: c(a), no stash, so F and B of a micro-batch may read different versions
 };
 std::string_view PolicyName(WeightPolicy policy);
 
@@ -32,8 +33,13 @@ struct CollectiveGroup {
     kBarrier,   ///< flush barrier over all ranks, no data
   };
   Purpose purpose = Purpose::kReplicas;
-  std::vector<int> stages;  ///< placed stages, ascending; AR(t) waits for their gradients of batch t
+  std::vector<int>
+      stages;  ///< placed stages, ascending; AR(t) waits for their gradients of batch t
 };
+
+/// Rounds towards −∞; b > 0.
+constexpr int64_t FloorDiv(int64_t a, int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
+constexpr int64_t FloorMod(int64_t a, int64_t b) { return a - FloorDiv(a, b) * b; }
 
 struct Schedule {
   std::string name;
@@ -57,13 +63,23 @@ struct Schedule {
   bool IsFirst(int placed) const { return SliceOf(placed) == 0; }
   bool IsLast(int placed) const { return SliceOf(placed) == stages - 1; }
   int StreamOfMicrobatch(int64_t microbatch) const;
+  /// The step, relative to the body's own, that an action belongs to. Most are of the body's own,
+  /// and a division is dear.
+  int64_t ShiftOf(const Action& action) const {
+    if (!HasMicrobatch(action.kind)) return action.microbatch;
+    return InOwnStep(action.microbatch) ? 0 : FloorDiv(action.microbatch, microbatches);
+  }
+  /// A body action's micro-batch number within its step.
+  int64_t WithinStep(const Action& action) const {
+    return InOwnStep(action.microbatch) ? action.microbatch
+                                        : FloorMod(action.microbatch, microbatches);
+  }
   int microbatches_per_stream() const { return microbatches / streams; }
   bool flushes() const { return policy == WeightPolicy::kFlush; }
+  bool InOwnStep(int32_t microbatch) const {
+    return static_cast<uint32_t>(microbatch) < static_cast<uint32_t>(microbatches);
+  }
 };
-
-/// Rounds towards −∞; b > 0.
-constexpr int64_t FloorDiv(int64_t a, int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
-constexpr int64_t FloorMod(int64_t a, int64_t b) { return a - FloorDiv(a, b) * b; }
 
 /// Something wrong with a schedule, and where.
 struct Finding {
@@ -83,9 +99,9 @@ class ScheduleError : public Error {
 };
 
 /// Checks that need no execution: sizes, placement, every F, B or I+W and U exactly once and on its
-/// own rank, OVERLAP pairs, groups, no action of a micro-batch before its own forward in its lane, and
-/// every weight version read exists (`version x of stage s does not exist yet`). Deadlocks across
-/// ranks are found when the schedule is lowered.
+/// own rank, OVERLAP pairs, groups, no action of a micro-batch before its own forward in its lane,
+/// and every weight version read exists (`version x of stage s does not exist yet`). Deadlocks
+/// across ranks are found when the schedule is lowered.
 std::vector<Finding> Validate(const Schedule& schedule);
 
 }  // namespace pipelag
