@@ -93,12 +93,18 @@ class Recorder {
   std::vector<bool> started_;
 };
 
+struct Executed {
+  std::vector<RankTotals> totals;
+  std::vector<int64_t> times;  ///< Play::Times() at the end
+};
+
 template <bool kSpans>
-std::vector<RankTotals> Execute(const Program& program, const ActionTimes& times,
-                                const SimulationOptions& options, std::vector<Span>& spans) {
+Executed Execute(const Program& program, const ActionTimes& times, const SimulationOptions& options,
+                 std::vector<Span>& spans) {
   Recorder<kSpans> recorder(program, times, spans);
   const PlayLinks links{times.occupancy_ns(), times.latency_ns(), options.receive_slots};
-  const std::vector<Blocked> blocked = Play(program, times, links, recorder).Run();
+  Play play(program, times, links, recorder);
+  const std::vector<Blocked> blocked = play.Run();
   if (!blocked.empty()) {
     std::string ranks;
     for (const Blocked& b : blocked) {
@@ -109,7 +115,7 @@ std::vector<RankTotals> Execute(const Program& program, const ActionTimes& times
     throw Error(fmt::format("deadlock: {} receive slots per lane are too few: {} wait for ever",
                             options.receive_slots, ranks));
   }
-  return recorder.TakeTotals();
+  return {recorder.TakeTotals(), play.Times()};
 }
 
 }  // namespace
@@ -124,15 +130,20 @@ Simulation Simulate(const Program& program, const ActionTimes& times,
   result.trace.microbatches = schedule.microbatches;
   result.trace.steps = program.steps();
   result.trace.stage_rank = schedule.placement;
-  std::vector<RankTotals> totals =
-      options.spans ? Execute<true>(program, times, options, result.trace.spans)
-                    : Execute<false>(program, times, options, result.trace.spans);
+  Executed executed = options.spans ? Execute<true>(program, times, options, result.trace.spans)
+                                    : Execute<false>(program, times, options, result.trace.spans);
   for (int rank = 0; rank < schedule.ranks; ++rank) {
-    totals[static_cast<size_t>(rank)].peak_in_flight = program.PeakInFlightOfRank(rank);
+    executed.totals[static_cast<size_t>(rank)].peak_in_flight = program.PeakInFlightOfRank(rank);
   }
-  result.steady = ExactSteadyState(program, times, options.receive_slots);
+  int64_t actions = 0;
+  for (const auto& body : schedule.body) actions += static_cast<int64_t>(body.size());
+  if (actions <= options.most_actions_for_critical_cycle) {
+    result.steady = ExactSteadyState(program, times, options.receive_slots);
+  } else {
+    result.steady.step_time = ExactStepTime(program, times, options.receive_slots, executed.times);
+  }
   result.metrics =
-      ComputeMetrics(totals, result.steady.step_time, times.BusyPerStep(program));
+      ComputeMetrics(executed.totals, result.steady.step_time, times.BusyPerStep(program));
   if (options.spans) SortSpans(result.trace);
   return result;
 }

@@ -34,7 +34,8 @@ ActionTimes::ActionTimes(const Program& program, const Costs& costs,
   }
   const size_t groups = schedule.groups.size();
   if (!reduction.empty() && reduction.size() != 1 && reduction.size() != groups) {
-    throw Error(fmt::format("{} reduction times are given for {} groups", reduction.size(), groups));
+    throw Error(
+        fmt::format("{} reduction times are given for {} groups", reduction.size(), groups));
   }
   for (size_t g = 0; g < groups; ++g) {
     // A norm moves a few numbers and a barrier none; only gradients take the time given.
