@@ -149,14 +149,19 @@ bool IsRegular(const SimulationOptions& options) {
   return options.network.cluster == nullptr && !options.noise.any();
 }
 
-/// Returns the mean step where there is no exact one.
+struct Executed {
+  StepTime mean_step;               ///< where there is no exact one
+  std::vector<int64_t> rank_times;  ///< Play::Times() at the end of a regular run
+};
+
 template <class Recording>
-StepTime Execute(const Program& program, const ActionTimes& times, const SimulationOptions& options,
+Executed Execute(const Program& program, const ActionTimes& times, const SimulationOptions& options,
                  Recording& recorder) {
   const PlayLinks links{times.occupancy_ns(), times.latency_ns(), options.receive_slots};
   if (IsRegular(options)) {
-    CheckDone(program, Play(program, times, links, recorder).Run(), options.receive_slots);
-    return {};
+    Play play(program, times, links, recorder);
+    CheckDone(program, play.Run(), options.receive_slots);
+    return {{}, play.Times()};
   }
   const int ranks = program.schedule().ranks;
   const int replicas = options.network.replicas;
@@ -174,7 +179,7 @@ StepTime Execute(const Program& program, const ActionTimes& times, const Simulat
                         clocked);
     CheckDone(program, contended.Run(), options.receive_slots);
   }
-  return clocked.MeanStep();
+  return {clocked.MeanStep(), {}};
 }
 
 /// Busy time per step of the busiest rank of this run, rounded up.
@@ -197,8 +202,9 @@ Simulation Simulate(const Program& program, const ActionTimes& times,
   result.trace.steps = program.steps();
   result.trace.stage_rank = schedule.placement;
   std::vector<RankTotals> totals;
+  Executed executed;
   const auto play = [&](auto recorder) {
-    result.steady.step_time = Execute(program, times, options, recorder);
+    executed = Execute(program, times, options, recorder);
     totals = recorder.TakeTotals();
   };
   if (options.spans) {
@@ -211,8 +217,16 @@ Simulation Simulate(const Program& program, const ActionTimes& times,
   }
   Nanoseconds busy_per_step = MeanBusy(totals, program.steps());
   if (IsRegular(options)) {
-    result.steady = ExactSteadyState(program, times, options.receive_slots);
+    const int64_t body_actions = program.actions() / program.steps();
+    if (body_actions <= options.most_actions_for_critical_cycle) {
+      result.steady = ExactSteadyState(program, times, options.receive_slots);
+    } else {
+      result.steady.step_time =
+          ExactStepTime(program, times, options.receive_slots, executed.rank_times);
+    }
     busy_per_step = times.BusyPerStep(program);
+  } else {
+    result.steady.step_time = executed.mean_step;
   }
   result.metrics = ComputeMetrics(totals, result.steady.step_time, busy_per_step);
   if (options.spans) SortSpans(result.trace);

@@ -19,6 +19,9 @@ struct SimulationOptions {
   /// latency do not count; a SEND span is as long as the message was on the wire.
   NetworkOptions network{};
   NoiseOptions noise{};
+  /// Bodies of more actions than this do not get what limits their steady state named, only its
+  /// exact step time: that needs no graph where there is a flush.
+  int64_t most_actions_for_critical_cycle = 1 << 20;
 };
 
 struct Simulation {

@@ -1,7 +1,10 @@
 #include "sim/steady_state.h"
 
 #include <algorithm>
+#include <numeric>
+#include <optional>
 
+#include "models/schedule/play.h"
 #include "sim/cycle_ratio.h"
 
 namespace pipelag {
@@ -23,6 +26,7 @@ class EventGraph {
     AddData();
     if (slots_ > 0) AddSlots();
     AddReductions();
+    if (schedule_.streams > 1) ConnectRanks();
   }
 
   SteadyState Solve() {
@@ -124,8 +128,9 @@ class EventGraph {
     if (YieldsWeightGradient(action.kind)) {
       // Latest in the lane's endless order among the batch: least shift, then greatest position.
       LastGradient& last = last_gradient_[action.stage];
-      const int64_t shift = FloorDiv(action.microbatch, schedule_.microbatches);
-      if (last.entry.node < 0 || std::pair(-shift, position) > std::pair(-last.shift, last.position)) {
+      const int64_t shift = schedule_.ShiftOf(action);
+      if (last.entry.node < 0 ||
+          std::pair(-shift, position) > std::pair(-last.shift, last.position)) {
         last = {entry, shift, position};
       }
     }
@@ -183,8 +188,8 @@ class EventGraph {
       for (const Action& action : body) {
         const int lane = program_.ConsumedLane(action.kind, action.stage);
         if (lane < 0) continue;
-        const Entry& entry = (IsForward(action.kind) ? forward_ : gradient_)[Cell(
-            action.stage, action.microbatch)];
+        const Entry& entry =
+            (IsForward(action.kind) ? forward_ : gradient_)[Cell(action.stage, action.microbatch)];
         lanes_[static_cast<size_t>(lane)].consumers.push_back(entry.node);
         lanes_[static_cast<size_t>(lane)].consumer_durations.push_back(entry.duration);
       }
@@ -222,9 +227,24 @@ class EventGraph {
         const LastGradient& last = last_gradient_[static_cast<size_t>(stage)];
         AddEdge(last.entry.node, nodes[g], last.entry.duration, last.shift);
         const Entry& update = update_[static_cast<size_t>(stage)];
-        AddEdge(nodes[g], update.node, times_.OfReduction(static_cast<int>(g)),
-                -update.microbatch);
+        AddEdge(nodes[g], update.node, times_.OfReduction(static_cast<int>(g)), -update.microbatch);
       }
+    }
+  }
+
+  /// Streams may have no rank in common, but the graph must be strongly connected. So many tokens
+  /// make these edges' cycles cheaper than any lane.
+  void ConnectRanks() {
+    constexpr int64_t kTokens = 1 << 24;
+    std::vector<int> firsts;
+    int last = -1;
+    for (size_t node = 0; node < rank_of_.size(); ++node) {
+      if (rank_of_[node] <= last) continue;
+      last = rank_of_[node];
+      firsts.push_back(static_cast<int>(node));
+    }
+    for (size_t i = 0; i < firsts.size(); ++i) {
+      AddEdge(firsts[i], firsts[(i + 1) % firsts.size()], 0, kTokens);
     }
   }
 
@@ -250,10 +270,52 @@ class EventGraph {
   std::vector<LaneMessages> lanes_;
 };
 
+struct NoObserver {
+  void OnCompute(int, const RunAction&, int64_t, int64_t, int64_t, bool) {}
+  void OnTransfer(int, const RunAction&, int64_t, int64_t, int64_t, int64_t) {}
+  void OnReduce(int, int, int64_t, int64_t, int64_t) {}
+};
+
+/// Plays step after step from `start`; nothing if the times do not repeat within a few.
+std::optional<StepTime> PlayUntilTimesRepeat(const Program& program, const ActionTimes& times,
+                                             std::vector<int64_t> start) {
+  constexpr int64_t kMostSteps = 24;
+  const Program one_step = program.WithSteps(1);
+  NoObserver observer;
+  const PlayLinks links{times.occupancy_ns(), times.latency_ns(), 0};
+  Play play(one_step, times, links, observer);
+  if (start.empty()) start = play.Times();
+  std::vector<std::vector<int64_t>> history{std::move(start)};
+  while (history.size() <= kMostSteps) {
+    play.StartFrom(history.back());
+    CHECK(play.Run().empty());
+    const std::vector<int64_t> now = play.Times();
+    for (size_t before = history.size(); before-- > 0;) {
+      const std::vector<int64_t>& then = history[before];
+      const int64_t taken = now.front() - then.front();
+      const auto later = [&](int64_t a, int64_t b) { return a + taken == b; };
+      if (!std::equal(then.begin(), then.end(), now.begin(), later)) continue;
+      const auto steps = static_cast<int64_t>(history.size() - before);
+      const int64_t divisor = std::gcd(taken, steps);
+      return StepTime{taken / divisor, steps / divisor};
+    }
+    history.push_back(now);
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
-SteadyState ExactSteadyState(const Program& program, const ActionTimes& times,
-                             int receive_slots) {
+StepTime ExactStepTime(const Program& program, const ActionTimes& times, int receive_slots,
+                       const std::vector<int64_t>& start) {
+  if (program.schedule().flushes() && receive_slots == 0) {
+    const std::optional<StepTime> played = PlayUntilTimesRepeat(program, times, start);
+    if (played) return *played;
+  }
+  return ExactSteadyState(program, times, receive_slots).step_time;
+}
+
+SteadyState ExactSteadyState(const Program& program, const ActionTimes& times, int receive_slots) {
   return EventGraph(program, times, receive_slots).Solve();
 }
 

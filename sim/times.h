@@ -1,5 +1,5 @@
-// What every action and message of one program takes, in integer nanoseconds: a cost file spread over
-// placed stages, groups and lanes.
+// What every action and message of one program takes, in integer nanoseconds: a cost file spread
+// over placed stages, groups and lanes.
 #pragma once
 
 #include <array>

@@ -29,7 +29,7 @@ struct BatchPlaces {
     for (const auto& body : schedule.body) {
       for (size_t i = 0; i < body.size(); ++i) {
         const Action& a = body[i];
-        const Place place{-FloorDiv(a.microbatch, schedule.microbatches), i};
+        const Place place{-schedule.ShiftOf(a), i};
         if (YieldsWeightGradient(a.kind)) {
           last_gradient[a.stage] = std::max(last_gradient[a.stage], place);
         }

@@ -1,13 +1,13 @@
-// Plays a program by the law of execution in abstract integer ticks: who may start when, and what it
-// is held up by. The simulator plays it in nanoseconds, the validator with unit costs. Uncontended:
-// every lane has its own wire. In-order relaxation, no event queue: with static lane orders the start
-// of an action is the maximum over its prerequisites, so one visit per action is enough.
+// Plays a program by the law of execution in abstract integer ticks: who may start when, and what
+// it is held up by. The simulator plays it in nanoseconds, the validator with unit costs.
+// Uncontended: every lane has its own wire. In-order relaxation, no event queue: with static lane
+// orders the start of an action is the maximum over its prerequisites, so one visit per action is
+// enough.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <span>
 #include <vector>
 
 #include "models/schedule/program.h"
@@ -28,10 +28,10 @@ struct Blocked {
 };
 
 /// `Costs` answers the duration of an action:  int64_t Of(const RunAction&) const  (of an OVERLAP:
-/// OfOverlap(forward, backward)), int64_t OfReduction(group).  `Observer` is told everything, in lane
-/// order per lane:  OnCompute(rank, action, ready, start, end, overlapped), where `ready` is when the
-/// lane became free;  OnTransfer(lane, action, ready, start, sent, delivered);  OnReduce(rank, group,
-/// step, start, end), once per member rank.
+/// OfOverlap(forward, backward)), int64_t OfReduction(group).  `Observer` is told everything, in
+/// lane order per lane:  OnCompute(rank, action, ready, start, end, overlapped), where `ready` is
+/// when the lane became free;  OnTransfer(lane, action, ready, start, sent, delivered);
+/// OnReduce(rank, group, step, start, end), once per member rank.
 template <class Costs, class Observer>
 class Play {
  public:
@@ -39,6 +39,14 @@ class Play {
 
   /// Runs to the end or until nothing can go on.
   std::vector<Blocked> Run();
+
+  /// When ranks, reduce lanes and lanes are free. Behind a run of a schedule with a flush that came
+  /// to its end, and without bounded slots, that is all that a following run depends on; of two
+  /// that differ by a constant the second's run is the first's, later by that constant.
+  std::vector<int64_t> Times() const;
+
+  /// Back to the start of the run, with everything free from `times` on.
+  void StartFrom(const std::vector<int64_t>& times);
 
  private:
   static constexpr int64_t kNever = std::numeric_limits<int64_t>::min();
@@ -63,6 +71,15 @@ class Play {
     std::vector<std::pair<int, int64_t>> reductions;  // (group, step) reached, in lane order
     size_t next_reduction = 0;
   };
+  /// What every action of a placed stage needs to know, side by side.
+  struct StageRoute {
+    bool first = false;
+    bool last = false;
+    int forward_lane = -1;
+    int backward_lane = -1;
+    int forward_rank = -1;  // who waits for the result of an F
+    int backward_rank = -1;
+  };
   struct Reduction {
     int64_t remaining = 0;
     int64_t ready = 0;
@@ -70,16 +87,20 @@ class Play {
   };
 
   bool Step(int rank);
-  bool InputReady(const RunAction& action, int64_t& ready) const;
-  void Finish(const RunAction& action, int64_t end);
-  void Consume(int lane, int64_t end);
-  void Produce(int lane, const RunAction& action, int64_t end);
-  void Pump(int lane);
-  void Send(int lane, const Message& message, int64_t not_before);
-  void Deliver(const RunAction& producer, int64_t at);
+  [[gnu::noinline]] bool StepOverlap(int rank, int64_t ready);
+  // The way of every single action, which a compiler left to itself cuts into calls.
+  [[gnu::always_inline]] bool InputReady(const RunAction& action, int64_t& ready) const;
+  [[gnu::always_inline]] void Finish(const RunAction& action, int64_t end);
+  [[gnu::noinline]] void FinishForGroups(const RunAction& action, int64_t end);
+  [[gnu::noinline]] void Consume(int lane, int64_t end);
+  [[gnu::always_inline]] void Produce(int lane, const RunAction& action, int64_t end);
+  [[gnu::noinline]] void Pump(int lane);
+  [[gnu::always_inline]] void Send(int lane, const RunAction& action, int64_t ready,
+                                   int64_t not_before);
+  [[gnu::always_inline]] void Deliver(const RunAction& producer, int64_t at);
   void CountGradient(const RunAction& action, int64_t end);
   void PumpReductions(int rank);
-  void Wake(int rank);
+  [[gnu::always_inline]] void Wake(int rank);
 
   size_t Slot(int stage, int64_t microbatch) const {
     return static_cast<size_t>(stage) * window_ + (static_cast<size_t>(microbatch) & (window_ - 1));
@@ -101,6 +122,7 @@ class Play {
   size_t step_window_;
   std::vector<int64_t> forward_arrival_;   // [stage][micro-batch]: input of F
   std::vector<int64_t> backward_arrival_;  // input of B or I
+  std::vector<StageRoute> routes_;
   std::vector<RankState> ranks_;
   std::vector<LaneState> lanes_;
   std::vector<Reduction> reductions_;
@@ -121,6 +143,14 @@ Play<Costs, Observer>::Play(const Program& program, const Costs& costs, const Pl
       lanes_(program.lanes().size()),
       groups_of_(static_cast<size_t>(schedule_.placed_stages())) {
   const size_t cells = static_cast<size_t>(schedule_.placed_stages()) * window_;
+  for (int s = 0; s < schedule_.placed_stages(); ++s) {
+    const auto rank_of = [&](int stage) { return schedule_.placement[static_cast<size_t>(stage)]; };
+    StageRoute route{schedule_.IsFirst(s), schedule_.IsLast(s), program.ForwardLane(s),
+                     program.BackwardLane(s)};
+    if (!route.last) route.forward_rank = rank_of(s + 1);
+    if (!route.first) route.backward_rank = rank_of(s - 1);
+    routes_.push_back(route);
+  }
   forward_arrival_.assign(cells, kNever);
   backward_arrival_.assign(cells, kNever);
   ranks_.reserve(static_cast<size_t>(schedule_.ranks));
@@ -158,12 +188,44 @@ std::vector<Blocked> Play<Costs, Observer>::Run() {
   return blocked;
 }
 
+template <class Costs, class Observer>
+std::vector<int64_t> Play<Costs, Observer>::Times() const {
+  std::vector<int64_t> times;
+  for (const RankState& state : ranks_) {
+    times.push_back(state.free);
+    times.push_back(std::max(state.free, state.reduce_free));
+  }
+  for (size_t lane = 0; lane < lanes_.size(); ++lane) {
+    // Its sender has nothing to send before it is free itself.
+    const RankState& sender = ranks_[static_cast<size_t>(program_.lanes()[lane].sender)];
+    times.push_back(std::max(sender.free, lanes_[lane].free));
+  }
+  return times;
+}
+
+template <class Costs, class Observer>
+void Play<Costs, Observer>::StartFrom(const std::vector<int64_t>& times) {
+  auto next = times.begin();
+  queue_.clear();
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    RankState& state = ranks_[rank];
+    state.walk = LaneWalk(program_, static_cast<int>(rank));
+    state.free = *next++;
+    state.reduce_free = *next++;
+    state.reductions.clear();
+    state.next_reduction = 0;
+    state.queued = true;
+    queue_.push_back(static_cast<int>(ranks_.size() - 1 - rank));
+  }
+  for (LaneState& lane : lanes_) lane.free = *next++;
+}
+
 /// One action of the rank's compute list, if its prerequisites are known. False: blocked, or done.
 template <class Costs, class Observer>
 bool Play<Costs, Observer>::Step(int rank) {
   RankState& state = ranks_[static_cast<size_t>(rank)];
   if (state.walk.done()) return false;
-  const RunAction action = state.walk.action();
+  const RunAction& action = state.walk.action();
   if (action.kind == ActionKind::kAllReduce) {
     state.reductions.emplace_back(action.stage, action.step);
     state.walk.Advance();
@@ -172,45 +234,51 @@ bool Play<Costs, Observer>::Step(int rank) {
   }
   int64_t ready = state.free;
   if (!InputReady(action, ready)) return false;
-  if (!action.overlaps_next) {
-    const int64_t end = ready + costs_.Of(action);
-    observer_.OnCompute(rank, action, state.free, ready, end, false);
-    state.walk.Advance();
-    state.free = end;
-    Finish(action, end);
-    return true;
-  }
-  // Both halves start together, so the whole waits for both inputs. The F half alone must not hold
-  // the lane while B's input is missing: nothing has been done yet, the walk is put back.
-  const LaneWalk before = state.walk;
+  if (action.overlaps_next) return StepOverlap(rank, ready);
+  const int64_t end = ready + costs_.Of(action);
+  observer_.OnCompute(rank, action, state.free, ready, end, false);
+  state.free = end;
+  Finish(action, end);
   state.walk.Advance();
-  const RunAction backward = state.walk.action();
+  return true;
+}
+
+/// Both halves start together, so the whole waits for both inputs. The F half alone must not hold
+/// the lane while B's input is missing: nothing has been done yet, the walk is put back.
+template <class Costs, class Observer>
+bool Play<Costs, Observer>::StepOverlap(int rank, int64_t ready) {
+  RankState& state = ranks_[static_cast<size_t>(rank)];
+  const LaneWalk before = state.walk;
+  const RunAction& forward = before.action();
+  state.walk.Advance();
+  const RunAction& backward = state.walk.action();
   if (!InputReady(backward, ready)) {
     state.walk = before;
     return false;
   }
-  const int64_t end = ready + costs_.OfOverlap(action, backward);
-  observer_.OnCompute(rank, action, state.free, ready, end, true);
+  const int64_t end = ready + costs_.OfOverlap(forward, backward);
+  observer_.OnCompute(rank, forward, state.free, ready, end, true);
   observer_.OnCompute(rank, backward, state.free, ready, end, true);
-  state.walk.Advance();
   state.free = end;
-  Finish(action, end);
+  Finish(forward, end);
   Finish(backward, end);
+  state.walk.Advance();
   return true;
 }
 
 /// Raises `ready` to the time at which the action's data is there; false if that is not known yet.
 template <class Costs, class Observer>
-bool Play<Costs, Observer>::InputReady(const RunAction& action, int64_t& ready) const {
+inline bool Play<Costs, Observer>::InputReady(const RunAction& action, int64_t& ready) const {
   int64_t at = kNever;
   switch (action.kind) {
     case ActionKind::kForward:
-      if (schedule_.IsFirst(action.stage)) return true;
+      if (routes_[static_cast<size_t>(action.stage)].first) return true;
       at = forward_arrival_[Slot(action.stage, action.microbatch)];
       break;
     case ActionKind::kBackward:
     case ActionKind::kBackwardInput:
-      if (schedule_.IsLast(action.stage)) return true;  // its own F stands before it in the lane
+      // Of the last stage: its own F stands before it in the lane.
+      if (routes_[static_cast<size_t>(action.stage)].last) return true;
       at = backward_arrival_[Slot(action.stage, action.microbatch)];
       break;
     case ActionKind::kUpdate:
@@ -236,37 +304,32 @@ bool Play<Costs, Observer>::InputReady(const RunAction& action, int64_t& ready) 
 }
 
 template <class Costs, class Observer>
-void Play<Costs, Observer>::Finish(const RunAction& action, int64_t end) {
+inline void Play<Costs, Observer>::Finish(const RunAction& action, int64_t end) {
+  const StageRoute& route = routes_[static_cast<size_t>(action.stage)];
   if (IsForward(action.kind)) {
-    if (!schedule_.IsFirst(action.stage)) {
-      forward_arrival_[Slot(action.stage, action.microbatch)] = kNever;
-    }
-    if (!schedule_.IsLast(action.stage)) {
-      Produce(program_.ForwardLane(action.stage), action, end);
-    }
+    if (!route.first) forward_arrival_[Slot(action.stage, action.microbatch)] = kNever;
+    if (!route.last) Produce(route.forward_lane, action, end);
   } else if (YieldsInputGradient(action.kind)) {
-    if (!schedule_.IsLast(action.stage)) {
-      backward_arrival_[Slot(action.stage, action.microbatch)] = kNever;
-    }
-    if (!schedule_.IsFirst(action.stage)) {
-      Produce(program_.BackwardLane(action.stage), action, end);
-    }
+    if (!route.last) backward_arrival_[Slot(action.stage, action.microbatch)] = kNever;
+    if (!route.first) Produce(route.backward_lane, action, end);
   }
   if (links_.receive_slots > 0) {
     const int lane = program_.ConsumedLane(action.kind, action.stage);
     if (lane >= 0) Consume(lane, end);
   }
-  if (!schedule_.groups.empty()) {
-    if (YieldsWeightGradient(action.kind)) CountGradient(action, end);
-    if (action.kind == ActionKind::kUpdate) {
-      for (const int group : groups_of_[static_cast<size_t>(action.stage)]) {
-        // The entry's last reader frees it for a later step.
-        Reduction& reduction = At(group, action.step);
-        const auto& stages = schedule_.groups[static_cast<size_t>(group)].stages;
-        if (++reduction.remaining == static_cast<int64_t>(stages.size())) {
-          reduction = {GradientsPerStep(schedule_.groups[static_cast<size_t>(group)]), 0, kNever};
-        }
-      }
+  if (!schedule_.groups.empty()) FinishForGroups(action, end);
+}
+
+template <class Costs, class Observer>
+void Play<Costs, Observer>::FinishForGroups(const RunAction& action, int64_t end) {
+  if (YieldsWeightGradient(action.kind)) CountGradient(action, end);
+  if (action.kind != ActionKind::kUpdate) return;
+  for (const int group : groups_of_[static_cast<size_t>(action.stage)]) {
+    // The entry's last reader frees it for a later step.
+    Reduction& reduction = At(group, action.step);
+    const auto& stages = schedule_.groups[static_cast<size_t>(group)].stages;
+    if (++reduction.remaining == static_cast<int64_t>(stages.size())) {
+      reduction = {GradientsPerStep(schedule_.groups[static_cast<size_t>(group)]), 0, kNever};
     }
   }
 }
@@ -280,11 +343,11 @@ void Play<Costs, Observer>::Consume(int lane, int64_t end) {
 }
 
 template <class Costs, class Observer>
-void Play<Costs, Observer>::Produce(int lane, const RunAction& action, int64_t end) {
+inline void Play<Costs, Observer>::Produce(int lane, const RunAction& action, int64_t end) {
   if (lane < 0) {
     Deliver(action, end);
   } else if (links_.receive_slots == 0) {
-    Send(lane, {end, action}, 0);
+    Send(lane, action, end, 0);
   } else {
     lanes_[static_cast<size_t>(lane)].pending.push_back({end, action});
     Pump(lane);
@@ -307,30 +370,32 @@ void Play<Costs, Observer>::Pump(int lane) {
       state.pending.clear();
       state.next_pending = 0;
     }
-    Send(lane, message, not_before);
+    Send(lane, message.action, message.ready, not_before);
   }
 }
 
 template <class Costs, class Observer>
-void Play<Costs, Observer>::Send(int lane, const Message& message, int64_t not_before) {
+inline void Play<Costs, Observer>::Send(int lane, const RunAction& action, int64_t ready,
+                                        int64_t not_before) {
   LaneState& state = lanes_[static_cast<size_t>(lane)];
-  const int64_t start = std::max({message.ready, state.free, not_before});
+  const int64_t start = std::max({ready, state.free, not_before});
   const int64_t sent = start + links_.occupancy;
   state.free = sent;
   ++state.sent;
-  observer_.OnTransfer(lane, message.action, message.ready, start, sent, sent + links_.latency);
-  Deliver(message.action, sent + links_.latency);
+  observer_.OnTransfer(lane, action, ready, start, sent, sent + links_.latency);
+  Deliver(action, sent + links_.latency);
 }
 
 template <class Costs, class Observer>
-void Play<Costs, Observer>::Deliver(const RunAction& producer, int64_t at) {
+inline void Play<Costs, Observer>::Deliver(const RunAction& producer, int64_t at) {
   const bool forward = IsForward(producer.kind);
+  const StageRoute& route = routes_[static_cast<size_t>(producer.stage)];
   const int stage = forward ? producer.stage + 1 : producer.stage - 1;
   int64_t& arrival =
       (forward ? forward_arrival_ : backward_arrival_)[Slot(stage, producer.microbatch)];
   CHECK(arrival == kNever);
   arrival = at;
-  Wake(schedule_.placement[static_cast<size_t>(stage)]);
+  Wake(forward ? route.forward_rank : route.backward_rank);
 }
 
 template <class Costs, class Observer>
@@ -386,7 +451,7 @@ void Play<Costs, Observer>::PumpReductions(int rank) {
 }
 
 template <class Costs, class Observer>
-void Play<Costs, Observer>::Wake(int rank) {
+inline void Play<Costs, Observer>::Wake(int rank) {
   RankState& state = ranks_[static_cast<size_t>(rank)];
   if (state.queued) return;
   state.queued = true;

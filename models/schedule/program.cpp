@@ -34,11 +34,6 @@ void CheckSteps(int64_t steps) {
   }
 }
 
-int64_t ShiftOf(const Action& action, int microbatches) {
-  return HasMicrobatch(action.kind) ? FloorDiv(action.microbatch, microbatches)
-                                    : action.microbatch;
-}
-
 }  // namespace
 
 Program::Program(Schedule schedule, int64_t steps)
@@ -48,11 +43,11 @@ Program::Program(Schedule schedule, int64_t steps)
   if (!findings.empty()) throw ScheduleError(*schedule_, std::move(findings));
   updates_ = FindUpdates(*schedule_);
   batch_delays_ = BatchDelays(*schedule_, updates_);
-  versions_ = DeriveVersions(*schedule_);
+  versions_ = DeriveVersions(*schedule_, updates_);
   BuildLanes();
   BuildShifts();
-  FindDeadlock();
   BuildPeaks();
+  FindDeadlock();
 }
 
 int64_t Program::actions() const {
@@ -97,7 +92,7 @@ void Program::BuildShifts() {
     int64_t low = std::numeric_limits<int32_t>::max();
     int64_t high = std::numeric_limits<int32_t>::min();
     for (const Action& action : body) {
-      const int64_t shift = ShiftOf(action, s.microbatches);
+      const int64_t shift = s.ShiftOf(action);
       low = std::min(low, shift);
       high = std::max(high, shift);
     }
@@ -126,7 +121,8 @@ void Program::FindDeadlock() const {
   const Schedule& s = *schedule_;
   std::vector<Finding> findings;
   for (const Blocked& b : blocked) {
-    const Action action = s.body[static_cast<size_t>(b.rank)][static_cast<size_t>(b.action.position)];
+    const Action action =
+        s.body[static_cast<size_t>(b.rank)][static_cast<size_t>(b.action.position)];
     std::string waits_for = "data that never comes";
     const int slice = s.SliceOf(b.action.stage);
     if (IsForward(action.kind)) {
@@ -144,29 +140,57 @@ void Program::FindDeadlock() const {
 }
 
 /// The most held at once is reached as soon as no repetition is clipped any more, so a few suffice.
+/// On the way the window is narrowed where a stage takes its micro-batches in ascending order: then
+/// those between their F and their B or I, which are all that messages can be about, are
+/// consecutive.
 void Program::BuildPeaks() {
   const Schedule& s = *schedule_;
+  struct Counts {
+    int64_t forwards = 0;
+    int64_t gradients = 0;  // B or I
+    int64_t freed = 0;      // B or W
+    int64_t most_open = 0;
+    bool ascending = true;
+  };
   peak_stage_.assign(static_cast<size_t>(s.placed_stages()), 0);
   peak_rank_.assign(static_cast<size_t>(s.ranks), 0);
-  std::vector<int> held(static_cast<size_t>(s.placed_stages()));
+  std::vector<Counts> counts(static_cast<size_t>(s.placed_stages()));
+  bool all_steps = true;
   for (int rank = 0; rank < s.ranks; ++rank) {
     const auto r = static_cast<size_t>(rank);
     const int64_t reach = max_shift_[r] - min_shift_[r];
-    Program probe = *this;
-    probe.steps_ = reach == 0 ? 1 : std::min(steps_, 2 * reach + 2);
+    const int64_t enough = reach == 0 ? 1 : 2 * reach + 2;
+    all_steps = all_steps && enough <= steps_;
     int held_by_rank = 0;
-    for (LaneWalk walk(probe, rank); !walk.done(); walk.Advance()) {
+    for (LaneWalk walk(*this, rank, std::min(steps_, enough)); !walk.done(); walk.Advance()) {
       const RunAction& action = walk.action();
-      const auto stage = static_cast<size_t>(action.stage);
+      Counts& c = counts[static_cast<size_t>(action.stage)];
       if (IsForward(action.kind)) {
-        peak_stage_[stage] = std::max(peak_stage_[stage], ++held[stage]);
+        c.ascending = c.ascending && action.microbatch == c.forwards;
+        ++c.forwards;
+        c.most_open = std::max(c.most_open, c.forwards - c.gradients);
+        int& peak = peak_stage_[static_cast<size_t>(action.stage)];
+        peak = std::max(peak, static_cast<int>(c.forwards - c.freed));
         peak_rank_[r] = std::max(peak_rank_[r], ++held_by_rank);
-      } else if (YieldsWeightGradient(action.kind)) {
-        --held[stage];
+        continue;
+      }
+      if (YieldsInputGradient(action.kind)) {
+        c.ascending = c.ascending && action.microbatch == c.gradients;
+        ++c.gradients;
+      }
+      if (YieldsWeightGradient(action.kind)) {
+        ++c.freed;
         --held_by_rank;
       }
     }
   }
+  if (!all_steps) return;
+  int64_t open = 1;
+  for (const Counts& c : counts) {
+    if (!c.ascending) return;
+    open = std::max(open, c.most_open);
+  }
+  window_ = std::min(window_, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(open))));
 }
 
 int Program::ConsumedLane(ActionKind kind, int placed) const {

@@ -1,17 +1,21 @@
 // The lowered, checked form of a schedule: the only thing an executor accepts. Stores the body and
-// small tables; everything else about an action is computed when asked. Knows no hardware, no seconds.
+// small tables; everything else about an action is computed when asked. Knows no hardware, no
+// seconds.
 //
 // The law of execution, which simulator, runtime, validator and memory accounting all obey:
-//  1. Lanes of a rank: compute; one per (sender, receiver, payload), in the producer's compute order
+//  1. Lanes of a rank: compute; one per (sender, receiver, payload), in the producer's compute
+//  order
 //     on both halves; reduce. A lane runs one action at a time in its order. Stages on one rank
 //     exchange by pointer. Nothing else orders anything, except:
-//  2. An action starts when its lane is free and its data prerequisites have ended: F(s,k) ← F(s−1,k);
+//  2. An action starts when its lane is free and its data prerequisites have ended: F(s,k) ←
+//  F(s−1,k);
 //     B or I(s,k) ← own F and the B or I of (s+1,k); W ← own I; OVERLAP(F, B) is one action;
 //     U(t) ← its stage's last B/W of batch t and every AR(t) that names the stage.
-//  3. A transfer starts when its data is ready, both lane halves are free and a receive slot is free.
-//     Bytes ÷ bandwidth occupy both halves; the message is delivered `latency` later, which occupies
-//     no lane. A receive never waits for the compute lane. A slot is released at the end of the
-//     action that consumes the message.
+//  3. A transfer starts when its data is ready, both lane halves are free and a receive slot is
+//  free.
+//     Bytes ÷ bandwidth occupy both halves; the message is delivered `latency` later, which
+//     occupies no lane. A receive never waits for the compute lane. A slot is released at the end
+//     of the action that consumes the message.
 //  4. AR(t) waits for the last B/W of batch t of every stage of its group, starts when every member
 //     is ready and occupies every member's reduce lane.
 //  5. Lane order plus prerequisites form the dependency graph; a cycle is a deadlock, found here.
@@ -78,14 +82,12 @@ class Program {
   int ForwardLane(int placed) const { return forward_lane_[static_cast<size_t>(placed)]; }
   int BackwardLane(int placed) const { return backward_lane_[static_cast<size_t>(placed)]; }
 
-  /// Lane over which the message that an action of this kind and stage consumes arrives, or that its
-  /// result leaves by; -1 where there is none.
+  /// Lane over which the message that an action of this kind and stage consumes arrives, or that
+  /// its result leaves by; -1 where there is none.
   int ConsumedLane(ActionKind kind, int placed) const;
   int ProducedLane(ActionKind kind, int placed) const;
 
-  const StageVersions& versions(int placed) const {
-    return versions_[static_cast<size_t>(placed)];
-  }
+  const StageVersions& versions(int placed) const { return versions_[static_cast<size_t>(placed)]; }
   /// Version that an F, B or I reads; for U the version it makes (step + 1).
   int64_t WeightVersion(const RunAction& action) const;
   /// The d of that version max(0, t − d), for the F, B or I at `position` of its rank's body.
@@ -95,8 +97,9 @@ class Program {
   int PeakInFlight(int placed) const { return peak_stage_[static_cast<size_t>(placed)]; }
   int PeakInFlightOfRank(int rank) const { return peak_rank_[static_cast<size_t>(rank)]; }
 
-  /// Micro-batch numbers that may be under way on one stage at once fit into this many consecutive
-  /// ones (a power of two): a ring of this size, indexed by micro-batch, never collides.
+  /// Micro-batch numbers about which messages between one stage and the next may be under way at
+  /// once fit into this many consecutive ones (a power of two): a ring of this size, indexed by
+  /// micro-batch, never collides.
   int64_t window() const { return window_; }
   /// The same for steps: U and AR.
   int64_t step_window() const { return step_window_; }
@@ -130,13 +133,15 @@ class Program {
 /// Walks the actions of one rank of a run in lane order: the endless body, clipped to what exists.
 class LaneWalk {
  public:
-  LaneWalk(const Program& program, int rank)
+  LaneWalk(const Program& program, int rank) : LaneWalk(program, rank, program.steps()) {}
+  /// Of a run of `steps` instead.
+  LaneWalk(const Program& program, int rank, int64_t steps)
       : body_(&program.schedule().body[static_cast<size_t>(rank)]),
         m_(program.schedule().microbatches),
-        total_(program.total_microbatches()),
-        steps_(program.steps()),
+        total_(steps * program.schedule().microbatches),
+        steps_(steps),
         block_(program.first_block(rank)),
-        end_block_(program.last_block(rank)) {
+        end_block_(program.last_block(rank) - program.steps() + steps) {
     Settle();
   }
 

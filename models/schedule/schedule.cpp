@@ -55,6 +55,7 @@ std::string_view PolicyName(WeightPolicy policy) {
 }
 
 int Schedule::StreamOfMicrobatch(int64_t microbatch) const {
+  if (streams == 1) return 0;
   return static_cast<int>(FloorMod(microbatch, microbatches) / microbatches_per_stream());
 }
 

@@ -37,6 +37,10 @@ struct CollectiveGroup {
       stages;  ///< placed stages, ascending; AR(t) waits for their gradients of batch t
 };
 
+/// Rounds towards −∞; b > 0.
+constexpr int64_t FloorDiv(int64_t a, int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
+constexpr int64_t FloorMod(int64_t a, int64_t b) { return a - FloorDiv(a, b) * b; }
+
 struct Schedule {
   std::string name;
   int ranks = 0;
@@ -59,13 +63,23 @@ struct Schedule {
   bool IsFirst(int placed) const { return SliceOf(placed) == 0; }
   bool IsLast(int placed) const { return SliceOf(placed) == stages - 1; }
   int StreamOfMicrobatch(int64_t microbatch) const;
+  /// The step, relative to the body's own, that an action belongs to. Most are of the body's own,
+  /// and a division is dear.
+  int64_t ShiftOf(const Action& action) const {
+    if (!HasMicrobatch(action.kind)) return action.microbatch;
+    return InOwnStep(action.microbatch) ? 0 : FloorDiv(action.microbatch, microbatches);
+  }
+  /// A body action's micro-batch number within its step.
+  int64_t WithinStep(const Action& action) const {
+    return InOwnStep(action.microbatch) ? action.microbatch
+                                        : FloorMod(action.microbatch, microbatches);
+  }
   int microbatches_per_stream() const { return microbatches / streams; }
   bool flushes() const { return policy == WeightPolicy::kFlush; }
+  bool InOwnStep(int32_t microbatch) const {
+    return static_cast<uint32_t>(microbatch) < static_cast<uint32_t>(microbatches);
+  }
 };
-
-/// Rounds towards −∞; b > 0.
-constexpr int64_t FloorDiv(int64_t a, int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
-constexpr int64_t FloorMod(int64_t a, int64_t b) { return a - FloorDiv(a, b) * b; }
 
 /// Forwards that the first stage of a stream runs before its first gradient in an endless run: the
 /// w_0 of the warm-up, or m − 1 and less with a flush. The greatest over the streams. The schedule

@@ -109,33 +109,36 @@ class Validator {
       }
       return;
     }
-    const std::string text = ActionText(schedule_, action);
+    const auto text = [&] { return ActionText(schedule_, action); };  // only findings need it
     if (action.stage >= schedule_.placed_stages()) {
-      Add(fmt::format("{} names a stage that does not exist: there are {}", text, schedule_.stages),
+      Add(fmt::format("{} names a stage that does not exist: there are {}", text(),
+                      schedule_.stages),
           rank, i);
       return;
     }
     const int home = schedule_.placement[action.stage];
     if (home != rank) {
-      Add(fmt::format("{} stands on rank {}, but its stage is placed on rank {}", text, rank, home),
+      Add(fmt::format("{} stands on rank {}, but its stage is placed on rank {}", text(), rank,
+                      home),
           rank, i);
     }
     if (HasMicrobatch(action.kind) &&
         schedule_.StreamOfMicrobatch(action.microbatch) != schedule_.StreamOf(action.stage)) {
-      Add(fmt::format("{}: the micro-batch belongs to stream {}", text,
+      Add(fmt::format("{}: the micro-batch belongs to stream {}", text(),
                       schedule_.StreamOfMicrobatch(action.microbatch)),
           rank, i);
     }
     if (action.overlaps_next) {
       const bool pair = IsForward(action.kind) && i + 1 < body.size() &&
                         YieldsInputGradient(body[i + 1].kind) && !body[i + 1].overlaps_next;
-      if (!pair) Add(fmt::format("{} overlaps nothing that is a B or an I", text), rank, i);
+      if (!pair) Add(fmt::format("{} overlaps nothing that is a B or an I", text()), rank, i);
     }
   }
 
-  size_t Index(int placed, int64_t microbatch) const {
+  size_t Index(const Action& a) const { return Index(a.stage, schedule_.WithinStep(a)); }
+  size_t Index(int placed, int64_t within_step) const {
     return static_cast<size_t>(placed) * static_cast<size_t>(schedule_.microbatches) +
-           static_cast<size_t>(FloorMod(microbatch, schedule_.microbatches));
+           static_cast<size_t>(within_step);
   }
 
   /// Every F once; B once, or I and W once each; every U once; every AR once on each member rank.
@@ -160,7 +163,7 @@ class Validator {
                 rank, i);
           }
         } else {
-          uint8_t& mask = seen[Index(action.stage, action.microbatch)];
+          uint8_t& mask = seen[Index(action)];
           const bool both =
               (action.kind == ActionKind::kBackward && (mask & bit(ActionKind::kBackwardInput))) ||
               (action.kind == ActionKind::kBackwardInput && (mask & bit(ActionKind::kBackward)));
@@ -219,43 +222,46 @@ class Validator {
   void CheckLaneOrder() {
     const size_t cells = static_cast<size_t>(schedule_.placed_stages()) *
                          static_cast<size_t>(schedule_.microbatches);
-    std::vector<int32_t> forwards(cells);
-    std::vector<int32_t> inputs(cells);
+    // Where the F, and later the I, of a cell stands in the endless order, as seen from its batch.
+    std::vector<int64_t> places(cells, std::numeric_limits<int64_t>::max());
     const std::vector<UpdatePlace> updates = FindUpdates(schedule_);
-    const auto position = [&](const Action& a, size_t i, size_t length) {
-      return static_cast<int32_t>(-FloorDiv(a.microbatch, schedule_.microbatches) *
-                                      static_cast<int64_t>(length) +
-                                  static_cast<int64_t>(i));
+    const auto visit = [&](const auto& look) {
+      for (int rank = 0; rank < schedule_.ranks; ++rank) {
+        const auto& body = schedule_.body[static_cast<size_t>(rank)];
+        const auto length = static_cast<int64_t>(body.size());
+        for (size_t i = 0; i < body.size(); ++i) {
+          if (!HasMicrobatch(body[i].kind)) continue;
+          const int64_t place = static_cast<int64_t>(i) - schedule_.ShiftOf(body[i]) * length;
+          look(body[i], place, length, rank, i);
+        }
+      }
     };
-    for (const auto& body : schedule_.body) {
-      for (size_t i = 0; i < body.size(); ++i) {
-        const Action& a = body[i];
-        if (IsForward(a.kind)) forwards[Index(a.stage, a.microbatch)] = position(a, i, body.size());
-        if (a.kind == ActionKind::kBackwardInput) {
-          inputs[Index(a.stage, a.microbatch)] = position(a, i, body.size());
-        }
+    bool split = false;
+    visit([&](const Action& a, int64_t place, int64_t, int, size_t) {
+      if (IsForward(a.kind)) places[Index(a)] = place;
+      split = split || a.kind == ActionKind::kBackwardInput;
+    });
+    visit([&](const Action& a, int64_t place, int64_t length, int rank, size_t i) {
+      if (IsForward(a.kind)) return;
+      if (YieldsInputGradient(a.kind) && places[Index(a)] > place) {
+        Add(fmt::format("{} stands before its own forward", ActionText(schedule_, a)), rank, i);
       }
-    }
-    for (int rank = 0; rank < schedule_.ranks; ++rank) {
-      const auto& body = schedule_.body[static_cast<size_t>(rank)];
-      const auto length = static_cast<int64_t>(body.size());
-      for (size_t i = 0; i < body.size(); ++i) {
-        const Action& a = body[i];
-        if (!HasMicrobatch(a.kind) || IsForward(a.kind)) continue;
-        const int64_t here = position(a, i, body.size());
-        const std::string text = ActionText(schedule_, a);
-        if (YieldsInputGradient(a.kind) && forwards[Index(a.stage, a.microbatch)] > here) {
-          Add(fmt::format("{} stands before its own forward", text), rank, i);
-        }
-        if (a.kind == ActionKind::kBackwardWeight && inputs[Index(a.stage, a.microbatch)] > here) {
-          Add(fmt::format("{} stands before its own I", text), rank, i);
-        }
-        const UpdatePlace& u = updates[a.stage];
-        if (YieldsWeightGradient(a.kind) && here > -u.shift * length + u.position) {
-          Add(fmt::format("{} stands after the update that applies its gradient", text), rank, i);
-        }
+      const UpdatePlace& u = updates[a.stage];
+      if (YieldsWeightGradient(a.kind) && place > u.position - u.shift * length) {
+        Add(fmt::format("{} stands after the update that applies its gradient",
+                        ActionText(schedule_, a)),
+            rank, i);
       }
-    }
+    });
+    if (!split) return;
+    visit([&](const Action& a, int64_t place, int64_t, int, size_t) {
+      if (a.kind == ActionKind::kBackwardInput) places[Index(a)] = place;
+    });
+    visit([&](const Action& a, int64_t place, int64_t, int rank, size_t i) {
+      if (a.kind == ActionKind::kBackwardWeight && places[Index(a)] > place) {
+        Add(fmt::format("{} stands before its own I", ActionText(schedule_, a)), rank, i);
+      }
+    });
   }
 
   void CheckVersions() {
@@ -281,7 +287,7 @@ class Validator {
 
   std::string Explain(const Action& a, int delay, int missing) const {
     const int slice = schedule_.SliceOf(a.stage);
-    const int64_t shift = FloorDiv(a.microbatch, schedule_.microbatches);
+    const int64_t shift = schedule_.ShiftOf(a);
     // Spoken of in the first step in which the version counts from 0 upwards.
     const int64_t batch = std::max<int64_t>(shift, missing);
     std::string text = fmt::format(

@@ -40,13 +40,14 @@ std::vector<UpdatePlace> FindUpdates(const Schedule& schedule) {
 int DelayOfLatest(const Schedule& schedule, const UpdatePlace& update, int position) {
   const Action& action =
       schedule.body[static_cast<size_t>(update.rank)][static_cast<size_t>(position)];
-  const auto shift = static_cast<int>(FloorDiv(action.microbatch, schedule.microbatches));
+  const auto shift = static_cast<int>(schedule.ShiftOf(action));
   return shift - update.shift - (update.position < position ? 1 : 0);
 }
 
 std::vector<int> BatchDelays(const Schedule& schedule, const std::vector<UpdatePlace>& updates) {
   const auto placed = static_cast<size_t>(schedule.placed_stages());
   if (schedule.policy == WeightPolicy::kDoubleBuffered) return std::vector<int>(placed, 1);
+  if (EachActionHasItsOwn(schedule.policy)) return std::vector<int>(placed, 0);
   // The batch's first F has seen the fewest updates, so its delay is the greatest of all its F.
   std::vector<int> delays(placed, 0);
   for (size_t rank = 0; rank < schedule.body.size(); ++rank) {
@@ -66,8 +67,11 @@ std::vector<int> BatchDelays(const Schedule& schedule, const std::vector<UpdateP
   return delays;
 }
 
-std::vector<StageVersions> DeriveVersions(const Schedule& schedule) {
-  const std::vector<UpdatePlace> updates = FindUpdates(schedule);
+std::vector<StageVersions> DeriveVersions(const Schedule& schedule,
+                                          const std::vector<UpdatePlace>& updates) {
+  // Valid means that every action of a batch stands behind U(t − 1), which stands behind the batch
+  // before: nothing is left to derive.
+  if (schedule.flushes()) return std::vector<StageVersions>(schedule.placement.size());
   const std::vector<int> batch_delays = BatchDelays(schedule, updates);
   const bool own = EachActionHasItsOwn(schedule.policy);
   const auto placed = static_cast<size_t>(schedule.placed_stages());
@@ -81,8 +85,7 @@ std::vector<StageVersions> DeriveVersions(const Schedule& schedule) {
       const Action& action = body[i];
       if (!HasMicrobatch(action.kind)) continue;
       const size_t s = action.stage;
-      const Place place{-static_cast<int>(FloorDiv(action.microbatch, schedule.microbatches)),
-                        static_cast<int>(i)};
+      const Place place{-static_cast<int>(schedule.ShiftOf(action)), static_cast<int>(i)};
       if (YieldsWeightGradient(action.kind)) {
         extents[s].first_gradient = std::min(extents[s].first_gradient, place);
       }
@@ -111,7 +114,8 @@ std::vector<StageVersions> DeriveVersions(const Schedule& schedule) {
     StageVersions& versions = result[s];
     versions.gradient_buffers = std::max(0, batches_before(extents[s].first_gradient)) + 1;
     if (!own) {
-      // Live beside the one that U(t) makes: versions whose last reader, batch version + d, is after.
+      // Live beside the one that U(t) makes: versions whose last reader, batch version + d, is
+      // after.
       const int delay = batch_delays[s];
       const int kept = std::max(0, delay - batches_before(extents[s].last_reader));
       versions.weight_versions = kept + 1;
