@@ -83,4 +83,26 @@ DelayProfile MakeProfile(const std::string& text, const ProfileSetting& setting)
   return profile;
 }
 
+std::vector<std::string> ProfileNamesOf(const Program& program) {
+  const Schedule& schedule = program.schedule();
+  std::vector<int> delays;
+  bool constant = true;  // within every stage
+  for (int stage = 0; stage < schedule.placed_stages(); ++stage) {
+    const StageVersions& versions = program.versions(stage);
+    delays.push_back(versions.gradient_delay);
+    constant = constant && versions.gradient_delay_min == versions.gradient_delay &&
+               versions.backward_delay == versions.gradient_delay;
+  }
+  std::vector<std::string> names;
+  if (constant) {
+    const bool uniform = std::count(delays.begin(), delays.end(), delays[0]) ==
+                         static_cast<std::ptrdiff_t>(delays.size());
+    names.push_back(uniform ? fmt::format("{}", delays[0])
+                            : fmt::format("{}", fmt::join(delays, ":")));
+  }
+  names.push_back(
+      fmt::format("{}@{}x{}", schedule.name, schedule.ranks, schedule.microbatches));
+  return names;
+}
+
 }  // namespace pipelag

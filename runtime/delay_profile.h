@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "runtime/serial.h"
 
@@ -28,5 +29,9 @@ struct ProfileSetting {
 /// ("pipedream@4x1", "2bw@4x8"). Equal delays on all stages make a plan of one stage: how the network
 /// is cut makes no difference to them. Throws Error naming `text`.
 DelayProfile MakeProfile(const std::string& text, const ProfileSetting& setting);
+
+/// Every name of the delays that a schedule makes, the simplest first: the last is always
+/// NAME@RANKSxMICROBATCHES.
+std::vector<std::string> ProfileNamesOf(const Program& program);
 
 }  // namespace pipelag

@@ -32,8 +32,8 @@ class Progress {
   void Show(size_t done, size_t found) {
     if (!terminal_) return;
     constexpr size_t kWidth = 40;
-    fmt::print(stderr, "\r[{:<{}}] {}/{} runs, {} found done", std::string(kWidth * done / runs_, '#'),
-               kWidth, done, runs_, found);
+    fmt::print(stderr, "\r[{:<{}}] {}/{} runs, {} found done",
+               std::string(kWidth * done / runs_, '#'), kWidth, done, runs_, found);
     std::fflush(stderr);
   }
 
@@ -201,7 +201,7 @@ int JobsOf(const Arguments& arguments) {
 int Run(const Arguments& arguments) {
   const bool json = WantsJson(arguments);
   const std::filesystem::path folder = arguments.Text("output");
-  for (const char* flag : {"curves", "table"}) {
+  for (const char* flag : {"curves", "table", "plot"}) {
     if (arguments.Has(flag)) CheckWritable(arguments.Text(flag));
   }
   const int jobs = JobsOf(arguments);
@@ -219,6 +219,7 @@ int Run(const Arguments& arguments) {
   const StudyTable table = TabulateStudy(curves);
   if (arguments.Has("curves")) WriteFile(arguments.Text("curves"), CurvesCsv(curves));
   if (arguments.Has("table")) WriteFile(arguments.Text("table"), StudyTableCsv(table));
+  if (arguments.Has("plot")) WriteFile(arguments.Text("plot"), StudyPlot(curves, table));
   if (json) {
     const nlohmann::ordered_json result = {{"rows", JsonOf(table.rows)},
                                            {"best", JsonOf(table.best)}};
@@ -264,6 +265,7 @@ Subcommand ConvergeCommand() {
            {{"jobs", "COUNT", "runs at once (default: one per core)"},
             {"curves", "FILE", "write the loss of every step as CSV"},
             {"table", "FILE", "write the table as CSV"},
+            {"plot", "FILE", "draw every mode's loss at its best learning rate as SVG"},
             FormatFlag()}}),
       .run = Run,
   };

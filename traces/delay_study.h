@@ -3,9 +3,7 @@
 // the curves came about or how the figures are shown.
 #pragma once
 
-#include <functional>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -60,5 +58,9 @@ StudyTable TabulateStudy(const std::vector<LossCurve>& curves);
 
 /// Both parts of the table, a line per row; empty cells for what has no value.
 std::string StudyTableCsv(const StudyTable& table);
+
+/// A panel per optimizer: smoothed mean training loss of every mode at its best learning rate, with
+/// the least and greatest over seeds behind it. Diverged runs are left out.
+std::string StudyPlot(const std::vector<LossCurve>& curves, const StudyTable& table);
 
 }  // namespace pipelag
