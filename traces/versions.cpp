@@ -13,16 +13,23 @@ using StageLane = std::vector<const Span*>;
 
 StageVersions DelaysOf(const StageLane& lane, const Trace& trace) {
   StageVersions result{-1, -1, -1, -1, 0};
+  const auto delay = [&](const Span& span) {
+    return static_cast<int>(StepOf(span, trace) - span.weight_version);
+  };
   for (const Span* span : lane) {
-    if (span->weight_version < 0 || span->kind == ActionKind::kUpdate) continue;
-    const auto delay = static_cast<int>(StepOf(*span, trace) - span->weight_version);
+    if (span->weight_version < 0) continue;
     if (IsForward(span->kind)) {
-      int& least = result.gradient_delay_min;
-      least = result.gradient_delay < 0 ? delay : std::min(least, delay);
-      result.gradient_delay = std::max(result.gradient_delay, delay);
+      result.gradient_delay = std::max(result.gradient_delay, delay(*span));
     } else if (YieldsInputGradient(span->kind)) {
-      result.backward_delay = std::max(result.backward_delay, delay);
+      result.backward_delay = std::max(result.backward_delay, delay(*span));
     }
+  }
+  for (const Span* span : lane) {
+    if (span->weight_version < 0 || !IsForward(span->kind)) continue;
+    // The first batches cannot be as late as the others: there is no version below 0.
+    if (StepOf(*span, trace) < result.gradient_delay) continue;
+    int& least = result.gradient_delay_min;
+    least = least < 0 ? delay(*span) : std::min(least, delay(*span));
   }
   return result;
 }

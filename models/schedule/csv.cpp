@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -13,6 +14,8 @@ namespace pipelag {
 namespace {
 
 constexpr std::string_view kOverlap = "OVERLAP_F_B";
+constexpr int64_t kLastStage = 65534;
+constexpr int64_t kLastMicrobatch = int64_t{1} << 30;
 
 std::optional<WeightPolicy> PolicyFromName(std::string_view name) {
   for (const WeightPolicy policy :
@@ -57,12 +60,14 @@ class CellReader {
     return Error(fmt::format("{}: '{}' is not an action: {}", place_, cell_, why));
   }
 
-  int64_t Number(std::string_view digits) const {
+  int64_t Number(std::string_view digits, int64_t most) const {
     int64_t value = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    if (error != std::errc() || end != digits.data() + digits.size() ||
-        value < std::numeric_limits<int32_t>::min() || value > std::numeric_limits<int32_t>::max()) {
+    if (error == std::errc::invalid_argument || end != digits.data() + digits.size()) {
       throw Bad("it reads <stage><kind><micro-batch>, as in 2F0");
+    }
+    if (error != std::errc() || std::abs(value) > most) {
+      throw Bad(fmt::format("{} is beyond {}", digits, most));
     }
     return value;
   }
@@ -79,7 +84,8 @@ class CellReader {
     if (*kind > ActionKind::kAllReduce) {
       throw Bad("transfers are added by lowering, give the computation only");
     }
-    return {Number(text.substr(0, begin)), *kind, Number(text.substr(end)), false};
+    return {Number(text.substr(0, begin), kLastStage), *kind,
+            Number(text.substr(end), kLastMicrobatch), false};
   }
 
   std::string_view cell_;
@@ -137,6 +143,15 @@ T Key(const nlohmann::json& object, const char* key, const std::string& file_nam
   }
 }
 
+int PositiveKey(const nlohmann::json& object, const char* key, const std::string& file_name) {
+  const auto value = Key<nlohmann::json>(object, key, file_name);
+  if (!value.is_number_integer() || value < 1 || value > kLastMicrobatch) {
+    throw Error(fmt::format("{}: /{} is not a whole number from 1 to {}: {}", file_name, key,
+                            kLastMicrobatch, value.dump()));
+  }
+  return value.get<int>();
+}
+
 void ReadSidecar(std::string_view text, const std::string& file_name, Schedule& schedule) {
   const auto json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_object()) throw Error(fmt::format("{}: is not a JSON object", file_name));
@@ -145,10 +160,9 @@ void ReadSidecar(std::string_view text, const std::string& file_name, Schedule& 
   if (!known) throw Error(fmt::format("{}: /policy: there is no policy '{}'", file_name, policy));
   schedule.policy = *known;
   schedule.name = Key<std::string>(json, "name", file_name);
-  schedule.streams = Key<int>(json, "streams", file_name);
-  schedule.microbatches = Key<int>(json, "microbatches", file_name);
-  if (schedule.streams < 1 || schedule.microbatches < 1 ||
-      schedule.microbatches % schedule.streams != 0) {
+  schedule.streams = PositiveKey(json, "streams", file_name);
+  schedule.microbatches = PositiveKey(json, "microbatches", file_name);
+  if (schedule.microbatches % schedule.streams != 0) {
     throw Error(fmt::format("{}: /microbatches {} cannot be shared by /streams {}", file_name,
                             schedule.microbatches, schedule.streams));
   }
@@ -161,9 +175,8 @@ void ReadSidecar(std::string_view text, const std::string& file_name, Schedule& 
     if (found == std::end(kPurposes)) {
       throw Error(fmt::format("{}: there is no purpose '{}'", place, purpose));
     }
-    schedule.groups.push_back(
-        {static_cast<CollectiveGroup::Purpose>(found - std::begin(kPurposes)),
-         Key<std::vector<int>>(groups[g], "stages", place)});
+    schedule.groups.push_back({static_cast<CollectiveGroup::Purpose>(found - std::begin(kPurposes)),
+                               Key<std::vector<int>>(groups[g], "stages", place)});
   }
 }
 
@@ -177,8 +190,8 @@ void Place(const Rows& rows, const std::string& file_name, Schedule& schedule) {
     }
   }
   if (static_cast<int64_t>(schedule.stages) * schedule.streams > 65535) {
-    throw Error(fmt::format("{}: {} stages are more than a schedule can hold", file_name,
-                            schedule.stages));
+    throw Error(
+        fmt::format("{}: {} stages are more than a schedule can hold", file_name, schedule.stages));
   }
   schedule.placement.assign(static_cast<size_t>(schedule.placed_stages()), -1);
   for (size_t rank = 0; rank < rows.size(); ++rank) {
@@ -196,6 +209,12 @@ void Place(const Rows& rows, const std::string& file_name, Schedule& schedule) {
                               schedule.SliceOf(static_cast<int>(s))));
     }
   }
+}
+
+/// Whether a text beside a CSV is ours.
+bool IsSidecar(const std::string& text) {
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  return json.is_object() && json.contains("policy") && json.contains("groups");
 }
 
 int PlacedOf(const Schedule& schedule, const CellAction& a, int rank) {
@@ -250,21 +269,28 @@ std::string ToCsvSidecar(const Schedule& schedule) {
   json["microbatches"] = schedule.microbatches;
   json["groups"] = nlohmann::ordered_json::array();
   for (const CollectiveGroup& group : schedule.groups) {
-    json["groups"].push_back({{"purpose", kPurposes[static_cast<size_t>(group.purpose)]},
-                              {"stages", group.stages}});
+    json["groups"].push_back(
+        {{"purpose", kPurposes[static_cast<size_t>(group.purpose)]}, {"stages", group.stages}});
   }
   return json.dump(1) + '\n';
 }
 
 void WriteCsv(const Schedule& schedule, const std::filesystem::path& file) {
-  const bool complete = CsvIsComplete(schedule);
   std::filesystem::path sidecar = file;
   sidecar.replace_extension(".json");
-  if (!complete) {
+  const bool old = sidecar != file && std::filesystem::exists(sidecar);
+  if (old && !IsSidecar(ReadFile(sidecar))) {
+    throw Error(
+        fmt::format("{}: is in the way: it would be read with {}, but is no text of a "
+                    "schedule",
+                    sidecar.string(), file.string()));
+  }
+  // An old text beside a CSV that needs none would be read with it, so it is renewed too.
+  if (old || !CsvIsComplete(schedule)) {
     if (sidecar == file) {
-      throw Error(fmt::format("{}: a schedule's file must not end in .json, that name is for the "
-                              "text beside it",
-                              file.string()));
+      throw Error(fmt::format(
+          "{}: a schedule's file must not end in .json, that name is for the text beside it",
+          file.string()));
     }
     CheckWritable(file);
     WriteFile(sidecar, ToCsvSidecar(schedule));

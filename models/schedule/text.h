@@ -27,7 +27,8 @@ std::string ToCsvSidecar(const Schedule& schedule);
 /// True if the CSV alone loses nothing: flush, one stream, no groups.
 bool CsvIsComplete(const Schedule& schedule);
 
-/// Writes `file` and, unless the CSV is complete, the JSON of the same stem beside it.
+/// Writes `file` and, unless the CSV is complete and there is no such file yet, the JSON of the same
+/// stem beside it. Throws Error if a file of that name is something else.
 void WriteCsv(const Schedule& schedule, const std::filesystem::path& file);
 
 /// Placement is read off the rows. Without a JSON file beside it the schedule is one flush step with

@@ -1,3 +1,5 @@
+// Validate: what can be wrong with a schedule before anything is executed. Later checks may rely on
+// what the earlier ones found right. Deadlocks across ranks are Program's to find.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,6 +14,8 @@ namespace pipelag {
 namespace {
 
 constexpr size_t kMostFindings = 20;
+/// A number that a file only claims must not fill the memory.
+constexpr int64_t kMostCells = int64_t{1} << 29;
 
 class Validator {
  public:
@@ -52,6 +56,11 @@ class Validator {
     const int64_t placed = static_cast<int64_t>(s.streams) * s.stages;
     if (placed > std::numeric_limits<uint16_t>::max()) {
       Add(fmt::format("{} stages are more than the 65535 that a schedule can hold", placed));
+    } else if (placed * s.microbatches > kMostCells) {
+      Add(
+          fmt::format("{} stages times {} micro-batches are more than the {} that a schedule can "
+                      "hold",
+                      placed, s.microbatches, kMostCells));
     } else if (static_cast<int64_t>(s.placement.size()) != placed) {
       Add(fmt::format("the placement names {} stages, the schedule has {}", s.placement.size(),
                       placed));
@@ -102,8 +111,7 @@ class Validator {
     }
     const std::string text = ActionText(schedule_, action);
     if (action.stage >= schedule_.placed_stages()) {
-      Add(fmt::format("{} names a stage that does not exist: there are {}", text,
-                      schedule_.stages),
+      Add(fmt::format("{} names a stage that does not exist: there are {}", text, schedule_.stages),
           rank, i);
       return;
     }
@@ -112,8 +120,8 @@ class Validator {
       Add(fmt::format("{} stands on rank {}, but its stage is placed on rank {}", text, rank, home),
           rank, i);
     }
-    if (HasMicrobatch(action.kind) && schedule_.StreamOfMicrobatch(action.microbatch) !=
-                                          schedule_.StreamOf(action.stage)) {
+    if (HasMicrobatch(action.kind) &&
+        schedule_.StreamOfMicrobatch(action.microbatch) != schedule_.StreamOf(action.stage)) {
       Add(fmt::format("{}: the micro-batch belongs to stream {}", text,
                       schedule_.StreamOfMicrobatch(action.microbatch)),
           rank, i);
@@ -132,7 +140,9 @@ class Validator {
 
   /// Every F once; B once, or I and W once each; every U once; every AR once on each member rank.
   void CheckComplete() {
-    const auto bit = [](ActionKind kind) { return static_cast<uint8_t>(1u << static_cast<int>(kind)); };
+    const auto bit = [](ActionKind kind) {
+      return static_cast<uint8_t>(1u << static_cast<int>(kind));
+    };
     std::vector<uint8_t> seen(static_cast<size_t>(schedule_.placed_stages()) *
                               static_cast<size_t>(schedule_.microbatches));
     std::vector<int> updates(static_cast<size_t>(schedule_.placed_stages()));
@@ -151,10 +161,9 @@ class Validator {
           }
         } else {
           uint8_t& mask = seen[Index(action.stage, action.microbatch)];
-          const bool both = (action.kind == ActionKind::kBackward &&
-                             (mask & bit(ActionKind::kBackwardInput))) ||
-                            (action.kind == ActionKind::kBackwardInput &&
-                             (mask & bit(ActionKind::kBackward)));
+          const bool both =
+              (action.kind == ActionKind::kBackward && (mask & bit(ActionKind::kBackwardInput))) ||
+              (action.kind == ActionKind::kBackwardInput && (mask & bit(ActionKind::kBackward)));
           if (mask & bit(action.kind)) {
             Add(fmt::format("{} is there twice", ActionText(schedule_, action)), rank, i);
           } else if (both) {
@@ -238,8 +247,7 @@ class Validator {
         if (YieldsInputGradient(a.kind) && forwards[Index(a.stage, a.microbatch)] > here) {
           Add(fmt::format("{} stands before its own forward", text), rank, i);
         }
-        if (a.kind == ActionKind::kBackwardWeight &&
-            inputs[Index(a.stage, a.microbatch)] > here) {
+        if (a.kind == ActionKind::kBackwardWeight && inputs[Index(a.stage, a.microbatch)] > here) {
           Add(fmt::format("{} stands before its own I", text), rank, i);
         }
         const UpdatePlace& u = updates[a.stage];

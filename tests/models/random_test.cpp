@@ -1,3 +1,4 @@
+// The random numbers against known values and the moments of their distributions.
 #include "models/random.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Quantities: what is read, what is refused, how it is shown.
 #include "models/units.h"
 
 #include <gtest/gtest.h>

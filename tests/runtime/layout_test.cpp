@@ -1,3 +1,4 @@
+// Where tensors lie, how they start and how they are fingerprinted.
 #include "runtime/network/layout.h"
 
 #include <gtest/gtest.h>

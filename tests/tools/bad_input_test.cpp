@@ -1,0 +1,199 @@
+// Whatever is wrong with the input: exit code 2, one sentence that names the place, and nothing
+// left half written.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/tools/command.h"
+
+namespace pipelag {
+namespace {
+
+using testing::HasSubstr;
+
+struct BadInput {
+  std::string command;
+  std::vector<std::string> named;  ///< what the sentence must mention
+};
+
+void ExpectOneSentence(const Outcome& outcome, const BadInput& bad) {
+  EXPECT_EQ(outcome.exit_code, 2) << bad.command << '\n' << outcome.err;
+  EXPECT_EQ(outcome.out, "") << bad.command;
+  EXPECT_EQ(Lines(outcome.err), 1u) << bad.command << '\n' << outcome.err;
+  EXPECT_EQ(outcome.err.rfind("pipelag: ", 0), 0u) << outcome.err;
+  for (const std::string& word : bad.named)
+    EXPECT_THAT(outcome.err, HasSubstr(word)) << bad.command;
+}
+
+constexpr char kGood[] = "simulate --schedule 1f1b --ranks 4 --microbatches 8 ";
+
+TEST(BadInput, Flags) {
+  const Workplace place;
+  const BadInput cases[] = {
+      {"", {"subcommand"}},
+      {"simulat", {"'simulat'", "'simulate'"}},
+      {"--versio", {"'--versio'", "'--version'"}},
+      {"simulate", {"--schedule is missing"}},
+      {"simulate --schedule 1f1b --microbatches 8", {"--ranks is missing"}},
+      {"simulate --schedule 1f1b --ranks 4", {"--microbatches is missing"}},
+      {"simulate --schedule 1f2b --ranks 4 --microbatches 8", {"--schedule", "'1f2b'", "'1f1b'"}},
+      {"simulate --schedule 1f1b, --ranks 4 --microbatches 8", {"--schedule", "empty"}},
+      {"simulate --sched 1f1b", {"--sched ", "--schedule"}},
+      {"simulate --schedule 1f1b --ranks 0 --microbatches 8", {"--ranks", "'0'"}},
+      {"simulate --schedule 1f1b --ranks -3 --microbatches 8", {"--ranks", "'-3'"}},
+      {"simulate --schedule 1f1b --ranks 4x --microbatches 8", {"--ranks", "'4x'"}},
+      {"simulate --schedule 1f1b --ranks 1e3 --microbatches 8", {"--ranks", "'1e3'"}},
+      {"simulate --schedule 1f1b --ranks 4 --microbatches 0", {"--microbatches", "'0'"}},
+      {"simulate --schedule 1f1b --ranks 70000 --microbatches 1", {"--ranks 70000"}},
+      {"simulate --schedule 1f1b --ranks 60000 --microbatches 2000000000", {"--microbatches"}},
+      {"simulate --schedule pipedream --ranks 4 --microbatches 8 --clip-norm", {"--clip-norm"}},
+      {"simulate --schedule 2bw --ranks 4 --microbatches 8 --flush-barrier global",
+       {"--flush-barrier"}},
+      {std::string(kGood) + "--ranks 4", {"--ranks is given twice"}},
+      {std::string(kGood) + "--forward 1 --backward 2ms", {"--forward", "'1'", "unit"}},
+      {std::string(kGood) + "--forward 1", {"--forward", "'1'", "unit"}},
+      {std::string(kGood) + "--forward 1msec --backward 2ms", {"--forward", "'1msec'", "'msec'"}},
+      {std::string(kGood) + "--forward=-1ms --backward 2ms", {"--forward", "'-1ms'", "negative"}},
+      {std::string(kGood) + "--forward 1ms", {"--backward is missing"}},
+      {std::string(kGood) + "--backward 1ms", {"--forward is missing"}},
+      {std::string(kGood) + "--forward 1ms --backward-input 1ms", {"--backward-weight is missing"}},
+      {std::string(kGood) + "--forward 1ms,2ms --backward 1ms", {"--forward", "2 entries"}},
+      {std::string(kGood) + "--forward 1ms,,1ms --backward 1ms", {"--forward", "empty"}},
+      {std::string(kGood) + "--forward 9000000000s --backward 2ms", {"292 years"}},
+      {std::string(kGood) + "--forward", {"--forward"}},
+      {std::string(kGood) + "--p2p-bandwidth 25GB", {"--p2p-bandwidth", "'25GB'"}},
+      {std::string(kGood) + "--p2p-latency 8", {"--p2p-latency", "'8'", "unit"}},
+      {std::string(kGood) + "--activation-bytes 16", {"--activation-bytes", "'16'", "unit"}},
+      {std::string(kGood) + "--steps 0", {"--steps", "'0'"}},
+      {std::string(kGood) + "--steps 3000000000", {"--steps", "'3000000000'"}},
+      {std::string(kGood) + "--receive-slots 0", {"--receive-slots", "'0'"}},
+      {std::string(kGood) + "--warmup-slope x", {"--warmup-slope", "'x'"}},
+      {std::string(kGood) + "--warmup-slope 2000000000", {"--warmup-slope"}},
+      {std::string(kGood) + "--flush-barrier globl", {"--flush-barrier", "'globl'", "'global'"}},
+      {std::string(kGood) + "--update-placement soon", {"--update-placement", "'soon'"}},
+      {std::string(kGood) + "--update-placement late", {"--update-placement", "1f1b"}},
+      {std::string(kGood) + "--clip-norm 0", {"--clip-norm", "'0'"}},
+      {std::string(kGood) + "--format jsn", {"--format", "'jsn'", "'json'"}},
+      {std::string(kGood) + "--help=1", {"--help"}},
+      {"list schedules", {"'schedules'"}},
+      {"calibrate -o costs.json", {"TRACE"}},
+      {"calibrate missing.json", {"--output is missing"}},
+      {"compare one.json", {"MEASURED SIMULATED"}},
+      {"analyze", {"TRACE"}},
+      {"schedule --schedule gpipe,1f1b --ranks 2 --microbatches 2 --export x.csv", {"--export"}},
+  };
+  for (const BadInput& bad : cases) ExpectOneSentence(place.Pipelag(bad.command), bad);
+  EXPECT_EQ(place.Files(), std::vector<std::string>{});
+}
+
+TEST(BadInput, Files) {
+  const Workplace place;
+  place.Write("empty.json", "");
+  place.Write("cut.json", R"({"schedule": "1f1b", "ranks": )");
+  place.Write("list.json", "[1, 2]");
+  place.Write("key.json", R"({"schedule": "1f1b", "rank": 4})");
+  place.Write("unit.json", R"({"schedule": "1f1b", "ranks": 2, "microbatches": 2,
+      "forward": ["1ms", "2"], "backward": "1ms"})");
+  place.Write("type.json", R"({"schedule": "1f1b", "ranks": null})");
+  place.Write("half.json", R"({"schedule": "1f1b", "ranks": 2, "microbatches": 2.5})");
+  place.Write("zero.json", R"({"schedule": "1f1b", "ranks": 0, "microbatches": 2})");
+  place.Write("costs.json", R"({"forward_ns": [1, 2], "backward_ns": [3, 4]})");
+  place.Write("cell.csv", "0F0,0F1,0B0,0B1\n1F0,1X0,1F1,1B1\n");
+  place.Write("bad.csv", "");
+  const std::string csv = "simulate --schedule ";
+  const BadInput cases[] = {
+      {"simulate missing.json", {"missing.json", "No such file"}},
+      {"simulate empty.json", {"empty.json", "empty"}},
+      {"simulate cut.json", {"cut.json", "byte"}},
+      {"simulate list.json", {"list.json", "/"}},
+      {"simulate key.json", {"key.json", "/rank", "'ranks'"}},
+      {"simulate unit.json", {"unit.json", "/forward/1", "'2'", "unit"}},
+      {"simulate type.json", {"type.json", "/ranks", "null"}},
+      {"simulate half.json", {"half.json", "/microbatches", "'2.5'"}},
+      {"simulate zero.json", {"zero.json", "/ranks", "'0'"}},
+      {"simulate .", {".", "folder"}},
+      {"simulate cell.csv list.json", {"list.json"}},
+      {csv + "cell.csv", {"cell.csv", "line 2", "cell 2", "'1X0'"}},
+      {csv + "bad.csv", {"bad.csv", "empty"}},
+      {csv + "missing.csv", {"missing.csv"}},
+      {std::string(kGood) + "--costs costs.json", {"costs.json", "/forward_ns"}},
+      {std::string(kGood) + "--costs empty.json", {"empty.json"}},
+      {std::string(kGood) + "--costs missing.json", {"missing.json"}},
+      {std::string(kGood) + "--trace nowhere/trace.json", {"nowhere/trace.json"}},
+      {std::string(kGood) + "--trace .", {".", "folder"}},
+      {"schedule --schedule gpipe --ranks 2 --microbatches 2 --export nowhere/x.csv",
+       {"nowhere/x.csv"}},
+      {"analyze empty.json", {"empty.json", "empty"}},
+      {"analyze cut.json", {"cut.json"}},
+      {"analyze list.json", {"list.json"}},
+      {"calibrate cut.json -o costs-new.json", {"cut.json"}},
+      {"calibrate missing.json -o costs-new.json", {"missing.json"}},
+      {"compare empty.json cut.json", {"empty.json"}},
+      {"compare cut.json cut.json --tolerance -1", {"--tolerance", "'-1'"}},
+  };
+  const std::vector<std::string> before = place.Files();
+  for (const BadInput& bad : cases) ExpectOneSentence(place.Pipelag(bad.command), bad);
+  EXPECT_EQ(place.Files(), before);
+}
+
+TEST(BadInput, AnIllFormedScheduleShowsItsGrid) {
+  const Workplace place;
+  place.Write("order.csv", "0B0,0F0\n1F0,1B0\n");
+  for (const char* command : {"simulate", "schedule"}) {
+    const Outcome outcome =
+        place.Pipelag(std::string(command) + " --schedule order.csv --format json");
+    EXPECT_EQ(outcome.exit_code, 2);
+    EXPECT_THAT(outcome.err, HasSubstr("pipelag: order.csv: 0B0 stands before its own forward\n"));
+    EXPECT_THAT(outcome.err, HasSubstr("rank 0   >0B0< 0F0 0U0\n"));
+  }
+  const auto findings =
+      nlohmann::json::parse(place.Pipelag("schedule --schedule order.csv --format json").out);
+  EXPECT_EQ(findings.at("findings").size(), 1u);
+  EXPECT_EQ(findings.at("findings")[0].at("rank"), 0);
+}
+
+TEST(BadInput, TooFewMicrobatchesForTwoVersionsSaysWhy) {
+  const Workplace place;
+  const Outcome outcome = place.Pipelag("simulate --schedule 2bw --ranks 4 --microbatches 2");
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("version 1 of stage 0 does not exist yet"));
+  EXPECT_THAT(outcome.err, HasSubstr("too few"));
+  EXPECT_THAT(outcome.err, HasSubstr(">0F4<"));
+}
+
+TEST(BadInput, ATruncatedTraceIsRefusedAtAnyLength) {
+  const Workplace place;
+  ASSERT_EQ(place.Pipelag(std::string(kGood) + "--trace trace.json").exit_code, 0);
+  const std::string whole = place.Read("trace.json");
+  for (const size_t length :
+       {size_t{1}, size_t{20}, whole.size() / 3, whole.size() / 2, whole.size() - 3}) {
+    place.Write("cut.json", whole.substr(0, length));
+    ExpectOneSentence(place.Pipelag("analyze cut.json"), {"analyze cut.json", {"cut.json"}});
+  }
+}
+
+TEST(BadInput, AFailureLeavesOldFilesAlone) {
+  const Workplace place;
+  for (const char* name : {"trace.json", "x.csv", "costs.json"}) place.Write(name, "precious");
+  place.Write("one.csv", "0B0,0F0\n");
+  EXPECT_EQ(place.Pipelag("simulate --schedule one.csv --trace trace.json").exit_code, 2);
+  EXPECT_EQ(place.Pipelag(std::string(kGood) + "--steps x --trace trace.json").exit_code, 2);
+  EXPECT_EQ(place.Pipelag("schedule --schedule one.csv --export x.csv").exit_code, 2);
+  EXPECT_EQ(place.Pipelag("calibrate trace.json -o costs.json").exit_code, 2);
+  for (const char* name : {"trace.json", "x.csv", "costs.json"}) {
+    EXPECT_EQ(place.Read(name), "precious") << name;
+  }
+  EXPECT_EQ(place.Files(),
+            (std::vector<std::string>{"costs.json", "one.csv", "trace.json", "x.csv"}));
+}
+
+TEST(BadInput, AFullDiskIsNoSuccess) {
+  const Workplace place;
+  const Outcome outcome = place.Pipelag(std::string(kGood) + "--trace /dev/full");
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("/dev/full"));
+}
+
+}  // namespace
+}  // namespace pipelag
