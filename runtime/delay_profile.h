@@ -26,8 +26,8 @@ struct ProfileSetting {
 };
 
 /// `text` is a delay ("0", "1"), a delay per stage ("3:2:1:0"), or SCHEDULE@RANKSxMICROBATCHES
-/// ("pipedream@4x1", "2bw@4x8"). Equal delays on all stages make a plan of one stage: how the network
-/// is cut makes no difference to them. Throws Error naming `text`.
+/// ("pipedream@4x1", "2bw@4x8"). Equal delays on all stages make a plan of one stage: how the
+/// network is cut makes no difference to them. Throws Error naming `text`.
 DelayProfile MakeProfile(const std::string& text, const ProfileSetting& setting);
 
 /// Every name of the delays that a schedule makes, the simplest first: the last is always

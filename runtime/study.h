@@ -38,8 +38,8 @@ struct StudyRun {
   std::string file_name;   ///< from the parameters
 };
 
-/// The whole grid, seeds innermost. Corrections of a synchronous profile are left out, since they are
-/// none; basis rotation is not and stays. Throws Error for unknown names and for what does not go
+/// The whole grid, seeds innermost. Corrections of a synchronous profile are left out, since they
+/// are none; basis rotation is not and stays. Throws Error for unknown names and for what does not go
 /// together.
 std::vector<StudyRun> RunsOf(const Study& study, const Corpus& corpus);
 

@@ -60,27 +60,24 @@ int StagesOf(const Arguments& arguments, const std::vector<std::string>& profile
 
 std::vector<double> LearningRatesOf(const Arguments& arguments) {
   std::vector<double> rates;
+  const std::string place = arguments.PlaceOf("learning-rate");
   for (const std::string& text : TextsOr(arguments, "learning-rate", {"0.002"})) {
-    const double rate = ParseDecimal(text);
-    if (!(rate > 0) || rate > 1e6) {
-      throw Error(fmt::format("{}: '{}' is not a positive rate",
-                              arguments.PlaceOf("learning-rate"), text));
+    try {
+      rates.push_back(ParseDecimal(text));
+    } catch (const Error& error) {
+      throw Error(fmt::format("{}: {}", place, error.what()));
     }
-    rates.push_back(rate);
+    if (!(rates.back() > 0) || rates.back() > 1e6) {
+      throw Error(fmt::format("{}: '{}' is not a positive rate", place, text));
+    }
   }
   return rates;
 }
 
 std::vector<uint64_t> SeedsOf(const Arguments& arguments) {
-  std::vector<uint64_t> seeds;
-  for (const std::string& text : TextsOr(arguments, "seed", {"1"})) {
-    const int64_t seed = ParseInteger(text);
-    if (seed < 0) {
-      throw Error(fmt::format("{}: '{}' is negative", arguments.PlaceOf("seed"), text));
-    }
-    seeds.push_back(static_cast<uint64_t>(seed));
-  }
-  return seeds;
+  if (!arguments.Has("seed")) return {1};
+  const std::vector<int> seeds = arguments.SmallNumbers("seed");
+  return {seeds.begin(), seeds.end()};
 }
 
 Study StudyOf(const Arguments& arguments) {
@@ -151,8 +148,8 @@ std::string TextOf(const StudyTable& table, const Study& study, const Corpus& co
   text += "at the same learning rate:\n" + Rows(table.rows);
   text += "\neach at its own best learning rate:\n" + Rows(table.best);
   return text +
-         "\nlosses in nats per byte, mean (least .. greatest) over seeds; train: mean of the last "
-         "twentieth of the run\n"
+         "\nlosses in nats per byte, mean (least .. greatest) over seeds; train: mean of the "
+         "last twentieth of the run\n"
          "gap: validation loss over synchronous (delay 0), ± standard error; closed: share of the "
          "gap without correction\n"
          "extra tokens: to the synchronous final train loss; lag: tokens to the own final train "
@@ -239,8 +236,8 @@ Subcommand ConvergeCommand() {
       .summary = "measures what gradient delay costs in loss: optimizers, delays, corrections",
       .details =
           "Trains every point of the grid on the serial reference, one run per thread, all on the\n"
-          "same data in the same order. A finished run is a file in --output; runs found there are\n"
-          "not trained again, so that the same command goes on where it was stopped.\n\n"
+          "same data in the same order. A finished run is a file in --output; runs found there\n"
+          "are not trained again, so that the same command goes on where it was stopped.\n\n"
           "Example: pipelag converge --optimizer adamw,muon --delay 0,1,pipedream@4x1\n"
           "         --learning-rate 0.002,0.008 --seed 1,2 --output study --curves curves.csv",
       .flags = Concatenate(

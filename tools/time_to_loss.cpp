@@ -87,7 +87,7 @@ std::string TimesText(const std::vector<TimeToLoss>& times) {
                                     time.mode.profile,  time.mode.optimizer,
                                     time.mode.correction, fmt::format("{}", time.target)};
     if (!time.steps) {
-      row.emplace_back("not reached");
+      row.emplace_back("not by every seed");
     } else {
       row.insert(row.end(),
                  {fmt::format("{}", *time.learning_rate), fmt::format("{:.1f}", time.steps->mean),
@@ -202,8 +202,8 @@ Subcommand TimeToLossCommand() {
       .operands = "",
       .summary = "turns loss curves and step times into hours to a loss, per schedule",
       .details =
-          "A schedule takes the curves of its own delay profile: 0 for one with a flush, 1 for 2bw,\n"
-          "that of every stage or NAME@RANKSxMICROBATCHES for others.\n\n"
+          "A schedule takes the curves of its own delay profile: 0 for one with a flush, 1 for\n"
+          "2bw, that of every stage or NAME@RANKSxMICROBATCHES for others.\n\n"
           "Example: pipelag time-to-loss --curves curves.csv --target 2.5 --schedule 1f1b,2bw\n"
           "         --ranks 4 --microbatches 8 --forward 10ms --backward 20ms",
       .flags = Concatenate(

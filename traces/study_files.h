@@ -17,8 +17,8 @@ std::string RunFileText(const std::string& parameters, const LossCurve& curve);
 /// Throws Error naming `file` if it is damaged or its parameters are not exactly these.
 LossCurve ReadRunFile(const std::filesystem::path& file, const std::string& parameters);
 
-/// A CSV of curves, or a folder of run files. Throws Error if they differ in more than mode, learning
-/// rate and seed, or if there are none.
+/// A CSV of curves, or a folder of run files. Throws Error if they differ in more than mode,
+/// learning rate and seed, or if there are none.
 std::vector<LossCurve> ReadCurves(const std::filesystem::path& place);
 
 }  // namespace pipelag

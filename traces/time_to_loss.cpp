@@ -59,7 +59,9 @@ std::vector<double> StepsOfAll(const Candidate& candidate, double target) {
 class Envelope {
  public:
   Envelope(const std::vector<LossCurve>& curves, const CurveMode& mode) {
-    for (const Candidate& candidate : CandidatesOf(curves, mode)) means_.emplace_back(candidate.runs);
+    for (const Candidate& candidate : CandidatesOf(curves, mode)) {
+      means_.emplace_back(candidate.runs);
+    }
   }
 
   std::optional<double> StepsTo(double loss) const {

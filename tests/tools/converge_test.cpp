@@ -1,5 +1,5 @@
-// `pipelag converge` and `pipelag time-to-loss`: a tiny study end to end, taken up where it stopped,
-// and how both end on bad input.
+// `pipelag converge` and `pipelag time-to-loss`: a tiny study end to end, taken up where it
+// stopped, and how both end on bad input.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -90,8 +90,9 @@ TEST(Converge, ReusesNothingThatIsNotExactlyThatRun) {
 
 TEST(Converge, ScheduleAndItsDelaysByHandAreOne) {
   const Workplace place;
-  const Outcome outcome = Converge(
-      place, "--optimizer adamw --delay 1,2bw@2x2,1:0,pipedream@2x1 --correction none --format json");
+  const Outcome outcome =
+      Converge(place, "--optimizer adamw --delay 1,2bw@2x2,1:0,pipedream@2x1 --correction none "
+                      "--format json");
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const nlohmann::json rows = nlohmann::json::parse(outcome.out).at("rows");
   EXPECT_EQ(Row(rows, "1", "none").at("train_loss"), Row(rows, "2bw@2x2", "none").at("train_loss"));
@@ -125,7 +126,8 @@ TEST(Converge, BadInputEndsWithOneSentence) {
       {"--delay 2bw@2", "RANKSxMICROBATCHES"},
       {"--delay 2bw@2x3", "3 micro-batches"},
       {"--learning-rate 0", "--learning-rate"},
-      {"--learning-rate 0.1,fast", "fast"},
+      {"--learning-rate 0.1,fast", "--learning-rate: "},
+      {"--seed 1,-1", "--seed"},
       {"--seed 1,1", "twice"},
       {"--clip-norm -1", "--clip-norm"},
       {"--correction basis-rotation --optimizer muon", "adamw"},

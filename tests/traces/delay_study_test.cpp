@@ -1,5 +1,5 @@
-// The arithmetic of a study on curves with known answers: gaps, closed share, iso-loss overhead; and
-// the files that curves are kept in.
+// The arithmetic of a study on curves with known answers: gaps, closed share, iso-loss overhead;
+// and the files that curves are kept in.
 #include "traces/delay_study.h"
 
 #include <gmock/gmock.h>
@@ -89,7 +89,7 @@ TEST(TabulateStudy, GapsAndClosedShare) {
   const StudyRow& ahead = Find(table.rows, kCorrected, 0.2);
   EXPECT_NEAR(*ahead.closed_share, 8.0 / 7, 1e-9);
   EXPECT_TRUE(ahead.iso_loss->reached);
-  // The synchronous one ends at place 98, 1.96 lower; a slope half as steep again is there at 65.33.
+  // The synchronous one ends at place 98, 1.96 lower; one half as steep again is there at 65.33.
   EXPECT_NEAR(ahead.iso_loss->extra_share, -1.0 / 3, 1e-9);
   EXPECT_NEAR(ahead.iso_loss->extra_tokens, -98.0 / 3 * kTokens, 1e-6);
   EXPECT_FALSE(ahead.lag_share.has_value());
@@ -151,7 +151,8 @@ TEST(CurvesCsv, SaysWhatIsWrongAndWhere) {
   EXPECT_THAT(message("optimizer,step\n"), testing::HasSubstr("no column 'profile'"));
   EXPECT_THAT(message(good + "adamw,1\n"), testing::HasSubstr("line 102: a cell is missing"));
   EXPECT_THAT(message(good + "adamw,1,none,0.016,3,7,80,1.0,0\n"), testing::HasSubstr("step 7"));
-  EXPECT_THAT(message(good + "adamw,1,none,0.016,3,100,80,nan,0\n"), testing::HasSubstr("line 102"));
+  EXPECT_THAT(message(good + "adamw,1,none,0.016,3,100,80,nan,0\n"),
+              testing::HasSubstr("line 102"));
 }
 
 TEST(SvgPlot, DrawsEveryLineAndEscapes) {
@@ -159,8 +160,7 @@ TEST(SvgPlot, DrawsEveryLineAndEscapes) {
                                    {"c", {{"two", {{0, 3, 3, 3}}}}}},
                                   "tokens", "loss");
   size_t lines = 0;
-  for (size_t at = svg.find("<polyline"); at != std::string::npos; at = svg.find("<polyline", at + 1))
-    ++lines;
+  for (size_t at = 0; (at = svg.find("<polyline", at)) != std::string::npos; ++at) ++lines;
   EXPECT_EQ(lines, 2u);
   EXPECT_THAT(svg, testing::HasSubstr("a &lt; b"));
   EXPECT_THAT(svg, testing::HasSubstr(">two<"));

@@ -45,7 +45,7 @@ TEST(TimesToLoss, DivergedRatesDoNotCount) {
 }
 
 TEST(Payoffs, StopsWhereTheLateCurveFlattens) {
-  // Equal slopes down to 4, where the late one stays: 1.5 times the steps, so it pays down to there.
+  // Equal slopes down to 4, where the late one stays: 1.5 times the steps, so it pays to there.
   const std::vector<LossCurve> curves = {Falling("0", 0.1, 1, 0.02),
                                          Falling("1", 0.1, 1, 0.02, 4.0)};
   const auto payoffs = Payoffs(curves, {kFlush, kAsync}, {4.0});
