@@ -173,10 +173,10 @@ nlohmann::ordered_json JsonOf(const Series& series, const Corpus& corpus) {
   } else {
     json["final_loss"] = run.final_loss();
     json["validation_loss"] = run.validation_loss;
+    json["weights_sha256"] = run.weights_sha256;
   }
   json["validation_tokens"] = run.validation_tokens;
   if (corpus.entropy_rate) json["entropy_per_byte"] = *corpus.entropy_rate;
-  json["weights_sha256"] = run.weights_sha256;
   json["repetitions"] = series.runs.size();
   json["step_time_min_ns"] = series.summary.least.RoundedUp().count();
   json["step_time_max_ns"] = series.summary.greatest.RoundedUp().count();
