@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/schedule/generators.h"
+#include "runtime/correction/correction.h"
 #include "runtime/optimizer/optimizer.h"
 #include "tools/arguments.h"
 #include "tools/subcommand.h"
@@ -29,16 +30,17 @@ std::vector<Entry> Schedules() {
   return entries;
 }
 
-std::vector<Entry> Optimizers() {
+std::vector<Entry> Unexplained(const std::vector<std::string>& names) {
   std::vector<Entry> entries;
-  for (const std::string& name : OptimizerNames()) entries.push_back({name, ""});
+  for (const std::string& name : names) entries.push_back({name, ""});
   return entries;
 }
 
 std::vector<Kind> Kinds() {
   return {
       {"schedules", Schedules()},
-      {"optimizers", Optimizers()},
+      {"optimizers", Unexplained(OptimizerNames())},
+      {"corrections", Unexplained(CorrectionNames())},
       {"backends", {{"threads", "a thread per rank"}, {"serial", "the reference in one thread"}}},
   };
 }
@@ -65,7 +67,7 @@ Subcommand ListCommand() {
   return {
       .name = "list",
       .operands = "",
-      .summary = "names the known schedules, optimizers and backends",
+      .summary = "names the known schedules, optimizers, corrections and backends",
       .details = "",
       .flags = {FormatFlag()},
       .run = Run,

@@ -26,6 +26,8 @@ std::vector<Subcommand> Subcommands() {
       CompareCommand(),    //
       AnalyzeCommand(),    //
       ScheduleCommand(),   //
+      ConvergeCommand(),   //
+      TimeToLossCommand(),
       ListCommand(),
   };
 }
@@ -37,7 +39,7 @@ std::string Overview(const std::vector<Subcommand>& subcommands) {
       "reaches\n"
       "a target loss soonest, and why.\n\nSubcommands:\n";
   for (const Subcommand& subcommand : subcommands) {
-    text += fmt::format("  {:<10} {}\n", subcommand.name, subcommand.summary);
+    text += fmt::format("  {:<12} {}\n", subcommand.name, subcommand.summary);
   }
   return text +
          "\n'pipelag <subcommand> --help' lists its flags; 'pipelag --version' names the version.\n"

@@ -169,11 +169,15 @@ RunResult ResultOf(const Series& series) {
 nlohmann::ordered_json JsonOf(const Series& series, const Corpus& corpus) {
   nlohmann::ordered_json json = ResultJson(ResultOf(series));
   const TrainingResult& run = series.typical();
-  json["final_loss"] = run.final_loss();
-  json["validation_loss"] = run.validation_loss;
+  if (run.diverged) {
+    json["diverged"] = *run.diverged;
+  } else {
+    json["final_loss"] = run.final_loss();
+    json["validation_loss"] = run.validation_loss;
+    json["weights_sha256"] = run.weights_sha256;
+  }
   json["validation_tokens"] = run.validation_tokens;
   if (corpus.entropy_rate) json["entropy_per_byte"] = *corpus.entropy_rate;
-  json["weights_sha256"] = run.weights_sha256;
   json["repetitions"] = series.runs.size();
   json["step_time_min_ns"] = series.summary.least.RoundedUp().count();
   json["step_time_max_ns"] = series.summary.greatest.RoundedUp().count();
@@ -217,8 +221,9 @@ std::string Table(const std::vector<Series>& all) {
     const TrainingResult& run = series.typical();
     row.push_back(DelaysText(series));
     row.push_back(fmt::format("{:.0f}", TokensPerSecond(run.trace, metrics.step_time)));
-    row.push_back(fmt::format("{:.4f}", run.final_loss()));
-    row.push_back(fmt::format("{:.4f}", run.validation_loss));
+    row.push_back(run.diverged ? "diverged" : fmt::format("{:.4f}", run.final_loss()));
+    row.push_back(run.diverged ? fmt::format("at step {}", *run.diverged)
+                               : fmt::format("{:.4f}", run.validation_loss));
     rows.push_back(std::move(row));
   }
   return FormatTable(rows);
@@ -239,6 +244,7 @@ std::string TextOf(const std::vector<Series>& all, const TrainingOptions& option
   }
   text += '\n';
   for (const Series& series : all) {
+    if (series.typical().diverged) continue;
     text += fmt::format("weights after {}: {}\n", series.name, series.typical().weights_sha256);
   }
   return text;

@@ -41,6 +41,8 @@ Subcommand ScheduleCommand();
 Subcommand CalibrateCommand();
 Subcommand CompareCommand();
 Subcommand AnalyzeCommand();
+Subcommand ConvergeCommand();
+Subcommand TimeToLossCommand();
 Subcommand ListCommand();
 
 }  // namespace pipelag

@@ -42,7 +42,7 @@ std::vector<LayerRange> SplitOf(const Arguments& arguments, int layers, int stag
 
 }  // namespace
 
-std::vector<Flag> TrainingFlags() {
+std::vector<Flag> CommonTrainingFlags() {
   return {
       {"layers", "COUNT", "transformer layers (default: 4)"},
       {"hidden", "COUNT", "channels (default: 128)"},
@@ -52,19 +52,33 @@ std::vector<Flag> TrainingFlags() {
       {"split", "COUNT[,COUNT...]", "layers of each stage (default: even)"},
       {"data", "FILE", "a text, taken as bytes: the first 90 % to train on, the rest to validate "
                        "(default: a generated text of known entropy)"},
-      {"optimizer", "NAME", fmt::format("{} (default: adamw)", fmt::join(OptimizerNames(), ", "))},
-      {"learning-rate", "RATE", "its peak (default: 0.002)"},
       {"warmup-steps", "COUNT", "steps of linear warm-up (default: a tenth of the run)"},
       {"momentum", "FRACTION", "of sgd and muon (default: the optimizer's own)"},
       {"weight-decay", "RATE", "decoupled, not on vectors (default: the optimizer's own)"},
-      {"seed", "NUMBER", "of the weights and the order of the data (default: 1)"},
+      {"muon-aux-learning-rate", "RATE",
+       "peak for what muon and normuon leave to AdamW: embeddings, head, vectors (default: the "
+       "learning rate)"},
+      {"correction-strength", "FACTOR",
+       "of error-feedback and dc-asgd (default: the correction's own)"},
       {"validation-microbatches", "COUNT",
        "micro-batches, evenly spaced, that the validation loss is taken over (default: 32)"},
-      {"deadline", "TIME", "longest wait of a rank for another (default: 120s)"},
   };
 }
 
-TrainingOptions TrainingOf(const Arguments& arguments, int stages, int64_t steps) {
+std::vector<Flag> TrainingFlags() {
+  std::vector<Flag> flags = CommonTrainingFlags();
+  flags.insert(
+      flags.end(),
+      {{"optimizer", "NAME", fmt::format("{} (default: adamw)", fmt::join(OptimizerNames(), ", "))},
+       {"learning-rate", "RATE", "its peak (default: 0.002)"},
+       {"correction", "NAME",
+        fmt::format("of late gradients: {} (default: none)", fmt::join(CorrectionNames(), ", "))},
+       {"seed", "NUMBER", "of the weights and the order of the data (default: 1)"},
+       {"deadline", "TIME", "longest wait of a rank for another (default: 120s)"}});
+  return flags;
+}
+
+TrainingOptions CommonTrainingOf(const Arguments& arguments, int stages, int64_t steps) {
   TrainingOptions options;
   options.shape.layers = SmallCount(arguments, "layers", 4);
   options.shape.hidden = SmallCount(arguments, "hidden", 128);
@@ -73,25 +87,39 @@ TrainingOptions TrainingOf(const Arguments& arguments, int stages, int64_t steps
   CheckShape(options.shape);
   options.microbatch_size = SmallCount(arguments, "microbatch-size", 4);
   options.split = SplitOf(arguments, options.shape.layers, stages);
-  options.seed = static_cast<uint64_t>(arguments.NumberOr("seed", 1));
-  options.optimizer.name = arguments.TextOr("optimizer", "adamw");
-  options.optimizer.learning_rate =
-      Fraction(arguments, "learning-rate", 0.0, 1e6).value_or(0.002f);
   options.optimizer.momentum = Fraction(arguments, "momentum", 0.0, 1.0);
   options.optimizer.weight_decay = Fraction(arguments, "weight-decay", 0.0, 1e6);
-  options.learning_rate = {.peak = options.optimizer.learning_rate,
-                           .warmup_updates = arguments.NumberOr("warmup-steps", steps / 10),
-                           .total_updates = steps};
+  options.optimizer.muon_aux_learning_rate =
+      Fraction(arguments, "muon-aux-learning-rate", 0.0, 1e6);
+  options.correction.strength = Fraction(arguments, "correction-strength", 0.0, 1e6);
+  options.learning_rate.warmup_updates = arguments.NumberOr("warmup-steps", steps / 10);
+  options.learning_rate.total_updates = steps;
   if (arguments.Has("clip-norm")) {
     if (!arguments.HasValue("clip-norm")) {
       throw Error(fmt::format("{}: a norm is missing", arguments.PlaceOf("clip-norm")));
     }
     options.clip_norm = arguments.Decimal("clip-norm");
+    if (!(*options.clip_norm > 0)) {
+      throw Error(fmt::format("{}: '{}' is not a positive norm", arguments.PlaceOf("clip-norm"),
+                              arguments.Text("clip-norm")));
+    }
   }
   options.validation_microbatches = arguments.CountOr("validation-microbatches", 32);
+  return options;
+}
+
+TrainingOptions TrainingOf(const Arguments& arguments, int stages, int64_t steps) {
+  TrainingOptions options = CommonTrainingOf(arguments, stages, steps);
+  options.seed = static_cast<uint64_t>(arguments.NumberOr("seed", 1));
+  options.optimizer.name = arguments.TextOr("optimizer", "adamw");
+  options.optimizer.learning_rate =
+      Fraction(arguments, "learning-rate", 0.0, 1e6).value_or(0.002f);
+  options.correction.name = arguments.TextOr("correction", "none");
+  options.learning_rate.peak = options.optimizer.learning_rate;
   if (arguments.Has("deadline")) options.deadline = arguments.Duration("deadline");
   // Refuses an unknown name before anything runs.
-  MakeOptimizer(options.optimizer, StageLayout(options.shape, options.split.front()));
+  MakeCorrected(options.optimizer, options.correction,
+                StageLayout(options.shape, options.split.front()), StageDelay{});
   return options;
 }
 

@@ -9,8 +9,13 @@
 
 namespace pipelag {
 
-/// --layers … --deadline.
+/// Network, data and what every optimizer and correction shares: a grid of runs takes these too.
+std::vector<Flag> CommonTrainingFlags();
+/// The common ones, and one optimizer, correction, learning rate and seed.
 std::vector<Flag> TrainingFlags();
+
+/// By the common flags: names of optimizer and correction, rate and seed are left at their defaults.
+TrainingOptions CommonTrainingOf(const Arguments& arguments, int stages, int64_t steps);
 
 /// For a network in `stages` stages trained for `steps` updates. Throws Error naming the flag.
 TrainingOptions TrainingOf(const Arguments& arguments, int stages, int64_t steps);

@@ -90,6 +90,28 @@ TEST(Run, TrainsOnAFile) {
   EXPECT_LT(json.at("validation_loss").get<double>(), 5.5);
 }
 
+TEST(Run, CorrectionsOnThreadsAreThoseOfTheSerialReference) {
+  const Workplace place;
+  const std::string with = " --optimizer muon --muon-aux-learning-rate 0.001 --microbatches 4 ";
+  const std::string corrected = " --correction error-feedback" + with;
+  EXPECT_EQ(Digest(place, "--schedule 2bw --ranks 2" + corrected),
+            Digest(place, "--backend serial --delay 1" + corrected));
+  EXPECT_NE(Digest(place, "--backend serial --delay 1" + with),
+            Digest(place, "--backend serial --delay 1" + corrected));
+  EXPECT_EQ(Digest(place, "--backend serial --delay 1" + with),
+            Digest(place, "--backend serial --delay 1 --correction-strength 0" + corrected));
+}
+
+TEST(Run, SaysThatItDiverged) {
+  const Workplace place;
+  const std::string with = " --optimizer sgd --learning-rate 1e5 --microbatches 4 ";
+  for (const char* how : {"--backend serial --delay 1", "--schedule 2bw --ranks 2"}) {
+    const nlohmann::json json = Trained(place, how + with);
+    EXPECT_TRUE(json.contains("diverged")) << how;
+    EXPECT_FALSE(json.contains("final_loss") || json.contains("weights_sha256")) << how;
+  }
+}
+
 TEST(Run, BadInputEndsWithOneSentence) {
   const Workplace place;
   place.Write("short.txt", "too short");
@@ -101,6 +123,7 @@ TEST(Run, BadInputEndsWithOneSentence) {
       {good + "--data empty.txt", "empty.txt"},
       {good + "--data nowhere.txt", "nowhere.txt"},
       {good + "--optimizer adam", "adamw"},
+      {good + "--correction feedback", "error-feedback"},
       {good + "--backend thread", "threads"},
       {good + "--delay 1", "--backend serial"},
       {"--backend serial --microbatches 2 --delay -1", "--delay"},
