@@ -54,8 +54,7 @@ NamedSchedule ReadScheduleFile(const std::string& file, const Arguments& argumen
   };
   check("ranks", named.schedule.ranks, "ranks");
   check("microbatches", named.schedule.microbatches, "micro-batches per step");
-  for (const char* flag :
-       {"warmup-slope", "flush-barrier", "clip-norm", "reduction", "update-placement"}) {
+  for (const char* flag : {"flush-barrier", "clip-norm", "reduction"}) {
     if (arguments.Has(flag)) {
       throw Error(
           fmt::format("{}: cannot change {}, whose order is fixed", arguments.PlaceOf(flag), file));
@@ -64,16 +63,81 @@ NamedSchedule ReadScheduleFile(const std::string& file, const Arguments& argumen
   return named;
 }
 
-Schedule GenerateByFlags(const std::string& name, const Arguments& arguments) {
+/// The variants of a schedule: flag, and which schedules honour it.
+struct Variant {
+  const char* flag;
+  unsigned use;
+};
+constexpr Variant kVariants[] = {
+    {"warmup-slope", Generator::kWarmUp}, {"warmup", Generator::kWarmUp},
+    {"chunks", Generator::kChunks},       {"group", Generator::kGroup},
+    {"body", Generator::kBody},           {"vertical-sync", Generator::kVerticalSync},
+    {"memory-limit", Generator::kCosts},  {"update-placement", Generator::kLateUpdate},
+};
+
+/// Of several schedules side by side each takes the flags it has a use for; a flag that none of them
+/// has a use for is a mistake.
+void RefuseUseless(const Arguments& arguments, const std::vector<std::string>& names) {
+  for (const Variant& variant : kVariants) {
+    if (!arguments.Has(variant.flag)) continue;
+    const bool used = std::any_of(
+        Generators().begin(), Generators().end(), [&](const Generator& generator) {
+          return (generator.uses & variant.use) != 0 &&
+                 std::find(names.begin(), names.end(), generator.name) != names.end();
+        });
+    if (!used) {
+      throw Error(fmt::format("{}: {} {} no use for it", arguments.PlaceOf(variant.flag),
+                              fmt::join(names, ", "), names.size() == 1 ? "has" : "have"));
+    }
+  }
+}
+
+GivenCosts GivenCostsOf(const Arguments& arguments, const GeneratorOptions& options) {
+  const int chunks = options.chunks > 0 ? options.chunks : GeneratorOptions::kChunksOfZbAuto;
+  const Costs costs = CostsOf(arguments, options.ranks * chunks);
+  GivenCosts given;
+  given.latency = costs.p2p_latency.count();
+  const bool split = !costs.backward_input.empty() && !costs.backward_weight.empty();
+  for (size_t s = 0; s < costs.forward.size(); ++s) {
+    given.forward.push_back(costs.forward[s].count());
+    given.backward_input.push_back((split ? costs.backward_input : costs.backward)[s].count());
+    given.backward_weight.push_back(split ? costs.backward_weight[s].count() : 0);
+  }
+  return given;
+}
+
+Schedule GenerateByFlags(const Generator& generator, const Arguments& arguments) {
   GeneratorOptions options;
   options.ranks = static_cast<int>(arguments.Count("ranks"));
   options.microbatches = static_cast<int>(arguments.Count("microbatches"));
-  options.warmup_slope = static_cast<int>(arguments.CountOr("warmup-slope", 1));
   options.reduction = arguments.Has("reduction") || arguments.Has("gradient-bytes");
   options.norm = WantsNorm(arguments);
   options.barrier = WantsBarrier(arguments);
-  options.late_update = LateUpdate(arguments);
-  return Generate(name, options);
+  const auto wants = [&](const char* flag, unsigned use) {
+    return arguments.Has(flag) && (generator.uses & use) != 0;
+  };
+  if (wants("warmup-slope", Generator::kWarmUp)) {
+    options.warmup_slope = static_cast<int>(arguments.Count("warmup-slope"));
+  }
+  if (wants("warmup", Generator::kWarmUp)) options.warmup = arguments.SmallNumbers("warmup");
+  if (wants("chunks", Generator::kChunks)) {
+    options.chunks = static_cast<int>(arguments.Count("chunks"));
+  }
+  if (wants("group", Generator::kGroup)) {
+    options.group = arguments.Text("group") == "flexible"
+                        ? GeneratorOptions::kFlexibleGroup
+                        : static_cast<int>(arguments.Count("group"));
+  }
+  if (wants("body", Generator::kBody)) options.body = arguments.Text("body");
+  options.vertical_sync = wants("vertical-sync", Generator::kVerticalSync);
+  if (wants("memory-limit", Generator::kCosts)) {
+    options.memory_limit = arguments.Decimal("memory-limit");
+  }
+  if (wants("update-placement", Generator::kLateUpdate)) {
+    options.late_update = LateUpdate(arguments);
+  }
+  if ((generator.uses & Generator::kCosts) != 0) options.costs = GivenCostsOf(arguments, options);
+  return Generate(generator.name, options);
 }
 
 Costs DefaultCosts(int stages) {
@@ -126,7 +190,17 @@ std::vector<Flag> ScheduleFlags() {
       {"ranks", "COUNT", "pipeline size"},
       {"microbatches", "COUNT", "micro-batches per update"},
       {"warmup-slope", "COUNT",
-       "warm-up forwards of stage s: slope times the stages behind it (default: 1)"},
+       "warm-up forwards of stage s: slope times the stages behind it (default: the schedule's)"},
+      {"warmup", "COUNT[,COUNT...]", "warm-up forwards of each stage, instead of a slope"},
+      {"chunks", "COUNT", "stages per rank, of the schedules that have several"},
+      {"group", "COUNT|flexible",
+       "of interleaved-1f1b: micro-batches through one chunk before the next (default: --ranks)"},
+      {"body", "SCHEDULE",
+       "of 2bw, pipedream and paci: the order of 1f1b, interleaved-1f1b, zb-h1, zb-h2 or zb-v"},
+      {"vertical-sync", "", "of pipedream: every stage reads the weight version of the first",
+       FlagValue::kNone},
+      {"memory-limit", "COUNT",
+       "of zb-auto: activations a rank may hold, in whole ranks' (default: --ranks, as 1f1b)"},
       {"flush-barrier", "none|global", "whether all ranks wait for each other before every update"},
       {"clip-norm", "NORM",
        "clip gradients to this global norm: all ranks wait for it before every update (a "
@@ -165,10 +239,13 @@ int64_t WarmUpOf(const Arguments& arguments) { return arguments.NumberOr("warm-u
 
 std::vector<NamedSchedule> SchedulesOf(const Arguments& arguments) {
   std::vector<NamedSchedule> schedules;
-  const std::vector<std::string_view> known = KnownSchedules();
-  for (const std::string& name : arguments.Texts("schedule")) {
-    if (std::find(known.begin(), known.end(), name) != known.end()) {
-      schedules.push_back({GenerateByFlags(name, arguments), ""});
+  const std::vector<std::string> names = arguments.Texts("schedule");
+  RefuseUseless(arguments, names);
+  for (const std::string& name : names) {
+    const auto generator = std::find_if(Generators().begin(), Generators().end(),
+                                        [&](const Generator& g) { return g.name == name; });
+    if (generator != Generators().end()) {
+      schedules.push_back({GenerateByFlags(*generator, arguments), ""});
     } else if (std::filesystem::path(name).extension() == ".csv" ||
                name.find('/') != std::string::npos) {
       schedules.push_back(ReadScheduleFile(name, arguments));
@@ -176,7 +253,7 @@ std::vector<NamedSchedule> SchedulesOf(const Arguments& arguments) {
       throw Error(
           fmt::format("{}: '{}' is neither a known schedule nor a .csv file; the nearest "
                       "schedule is '{}'",
-                      arguments.PlaceOf("schedule"), name, Nearest(name, known)));
+                      arguments.PlaceOf("schedule"), name, Nearest(name, KnownSchedules())));
     }
   }
   return schedules;

@@ -49,6 +49,7 @@ struct GeneratorOptions {
   /// Of `zb-auto`: activations that a rank may hold, in units of a whole rank's (a chunk counts
   /// 1/v); rounded down to chunks. 0: p, as much as 1F1B.
   double memory_limit = 0;
+  static constexpr int kChunksOfZbAuto = 2;  ///< where `chunks` does not say
 };
 
 struct Generator {

@@ -31,7 +31,7 @@ GivenCosts CostsOrUniform(const GeneratorOptions& options, int stages) {
 }  // namespace
 
 Schedule GenerateZbAuto(const GeneratorOptions& options) {
-  const int v = options.chunks > 0 ? options.chunks : 2;
+  const int v = options.chunks > 0 ? options.chunks : GeneratorOptions::kChunksOfZbAuto;
   if (v > 2) {
     throw Error(fmt::format("zb-auto has one chunk per rank, or two in a V, not {}", v));
   }

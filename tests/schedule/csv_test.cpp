@@ -66,12 +66,20 @@ std::string ErrorOf(std::string_view csv, std::string_view sidecar = "") {
 
 TEST(Csv, RoundTripsOfEverySchedule) {
   for (const Generator& generator : Generators()) {
+    int written = 0;
     for (const auto& [p, m] :
-         {std::pair(1, 1), std::pair(1, 4), std::pair(4, 8), std::pair(5, 5)}) {
-      const Schedule schedule = generator.generate({.ranks = p, .microbatches = m});
+         {std::pair(1, 1), std::pair(1, 4), std::pair(4, 8), std::pair(5, 5), std::pair(2, 8)}) {
+      Schedule schedule;
+      try {
+        schedule = Generate(generator.name, {.ranks = p, .microbatches = m});
+      } catch (const Error&) {
+        continue;  // not a shape that this schedule has
+      }
+      ++written;
       SCOPED_TRACE(generator.name);
       ExpectSame(schedule, ReadBack(schedule));
     }
+    EXPECT_GE(written, 2) << generator.name;
   }
 }
 

@@ -120,7 +120,8 @@ TEST(Steps, EnoughToLeaveTheWarmUp) {
         EXPECT_EQ(DefaultSteps(endless), std::max<int64_t>(10, (2 * w + m - 1) / m + 10));
         EXPECT_EQ(WarmUpForwards(Generate("1f1b", options)), std::min<int64_t>(w, m - 1));
         EXPECT_EQ(DefaultSteps(Generate("1f1b", options)), 1);
-        EXPECT_EQ(WarmUpForwards(Generate("gpipe", options)), m - 1);
+        const GeneratorOptions sizes{.ranks = p, .microbatches = m};
+        EXPECT_EQ(WarmUpForwards(Generate("gpipe", sizes)), m - 1);
       }
     }
   }
