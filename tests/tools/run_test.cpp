@@ -105,7 +105,6 @@ TEST(Run, BadInputEndsWithOneSentence) {
       {good + "--delay 1", "--backend serial"},
       {"--backend serial --microbatches 2 --delay -1", "--delay"},
       {"--backend serial --microbatches 2 --ranks 3 --delay 1,0", "--delay names 2"},
-      {good + "--heads 3", "--heads 3 does not divide"},
       {good + "--trace nowhere/trace.json", "nowhere/trace.json"},
       {good + "--loss nowhere/loss.csv", "nowhere/loss.csv"},
       {good + "--predict-from gpipe", "--predict-from"},
@@ -123,6 +122,9 @@ TEST(Run, BadInputEndsWithOneSentence) {
     EXPECT_NE(outcome.err.find(expected), std::string::npos) << flags << ": " << outcome.err;
     EXPECT_EQ(outcome.out, "") << flags;
   }
+  const Outcome heads = place.Pipelag("run --hidden 16 --heads 3 " + good);
+  EXPECT_EQ(heads.exit_code, 2);
+  EXPECT_NE(heads.err.find("--heads 3 does not divide"), std::string::npos) << heads.err;
   EXPECT_EQ(place.Files(), (std::vector<std::string>{"empty.txt", "short.txt"}));
 }
 
