@@ -8,6 +8,7 @@
 #include <exception>
 #include <mutex>
 #include <string>
+#include <thread>
 
 #include "models/error.h"
 #include "models/units.h"
@@ -54,6 +55,7 @@ class RunControl {
     for (int i = 0;; ++i) {
       if (ready()) return true;
       if (i % 64 != 0) continue;
+      std::this_thread::yield();  // whoever else wants the core may have it
       CheckRunning();
       if (std::chrono::steady_clock::now() >= end) return false;
     }

@@ -15,6 +15,8 @@
 namespace pipelag {
 namespace {
 
+constexpr int64_t kMostSmall = 1'000'000;
+
 namespace po = boost::program_options;
 
 po::options_description Describe(const Subcommand& subcommand) {
@@ -180,14 +182,34 @@ Nanoseconds Arguments::Duration(const std::string& name) const {
 }
 
 std::vector<Nanoseconds> Arguments::Durations(const std::string& name) const {
-  const std::vector<std::string> texts = Texts(name);
   std::vector<Nanoseconds> times;
-  for (size_t i = 0; i < texts.size(); ++i) {
-    const std::string place =
-        At(name).listed ? fmt::format("{}/{}", PlaceOf(name), i) : PlaceOf(name);
-    times.push_back(Read(place, texts[i], ParseDuration));
+  for (const auto& [place, text] : Entries(name)) {
+    times.push_back(Read(place, text, ParseDuration));
   }
   return times;
+}
+
+std::vector<int> Arguments::SmallNumbers(const std::string& name) const {
+  std::vector<int> numbers;
+  for (const auto& [place, text] : Entries(name)) {
+    const int64_t number = AtLeast(0, place, text);
+    if (number > kMostSmall) {
+      throw Error(fmt::format("{}: {} is more than {}", place, number, kMostSmall));
+    }
+    numbers.push_back(static_cast<int>(number));
+  }
+  return numbers;
+}
+
+/// The entries of a list with the place of each.
+std::vector<std::pair<std::string, std::string>> Arguments::Entries(const std::string& name) const {
+  const std::vector<std::string> texts = Texts(name);
+  std::vector<std::pair<std::string, std::string>> entries;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    entries.emplace_back(At(name).listed ? fmt::format("{}/{}", PlaceOf(name), i) : PlaceOf(name),
+                         texts[i]);
+  }
+  return entries;
 }
 
 Bytes Arguments::Size(const std::string& name) const {

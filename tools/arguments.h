@@ -44,6 +44,8 @@ class Arguments {
   double Decimal(const std::string& name) const;
   Nanoseconds Duration(const std::string& name) const;
   std::vector<Nanoseconds> Durations(const std::string& name) const;
+  /// A list of whole numbers from 0 to a million.
+  std::vector<int> SmallNumbers(const std::string& name) const;
   Bytes Size(const std::string& name) const;
   Bandwidth Rate(const std::string& name) const;
   /// One of `known`; the error names the nearest.
@@ -56,6 +58,7 @@ class Arguments {
 
  private:
   const Given& At(const std::string& name) const;
+  std::vector<std::pair<std::string, std::string>> Entries(const std::string& name) const;
 
   std::map<std::string, Given> given_;
   std::vector<std::string> operands_;

@@ -86,15 +86,7 @@ std::vector<Series> SeriesOf(const Arguments& arguments, bool serial,
     if (arguments.Has("schedule")) {
       throw Error(fmt::format("{}: --schedule brings its own delays", arguments.PlaceOf("delay")));
     }
-    std::vector<int> delays;
-    for (const std::string& text : arguments.Texts("delay")) {
-      const int64_t delay = ParseInteger(text);
-      if (delay < 0 || delay > steps + 1'000'000) {
-        throw Error(fmt::format("{}: '{}' is not a number of updates", arguments.PlaceOf("delay"),
-                                text));
-      }
-      delays.push_back(static_cast<int>(std::min(delay, steps)));
-    }
+    const std::vector<int> delays = arguments.SmallNumbers("delay");
     const auto stages = static_cast<int>(arguments.CountOr(
         "ranks", static_cast<int64_t>(delays.size())));
     plans.push_back(PlanOfDelays(delays, stages,

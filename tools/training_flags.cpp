@@ -32,15 +32,7 @@ std::optional<float> Fraction(const Arguments& arguments, const std::string& nam
 
 std::vector<LayerRange> SplitOf(const Arguments& arguments, int layers, int stages) {
   if (!arguments.Has("split")) return SplitLayers(layers, stages);
-  std::vector<int> counts;
-  for (const std::string& text : arguments.Texts("split")) {
-    const int64_t count = ParseInteger(text);
-    if (count < 1 || count > layers) {
-      throw Error(fmt::format("{}: a stage cannot have {} of {} layers",
-                              arguments.PlaceOf("split"), text, layers));
-    }
-    counts.push_back(static_cast<int>(count));
-  }
+  const std::vector<int> counts = arguments.SmallNumbers("split");
   if (static_cast<int>(counts.size()) != stages) {
     throw Error(fmt::format("{}: names {} stages, but there are {}", arguments.PlaceOf("split"),
                             counts.size(), stages));

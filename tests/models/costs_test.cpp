@@ -111,7 +111,7 @@ TEST(Costs, LookUpByKindAndStage) {
     costs.Of(ActionKind::kBackwardInput, 1);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "the time of I of stage 1 is not known");
+    EXPECT_STREQ(error.what(), "the schedule needs the time of I, but --backward-input is not given");
   }
 }
 

@@ -92,14 +92,15 @@ class FailingCompute : public Compute {
 };
 
 TEST(Failure, OfAnyRankAtAnyActionEndsTheRunWithItsOwnMessage) {
+  TrainingOptions options = Options(4);
+  options.deadline = std::chrono::hours(24);  // never what ends the run
   for (const char* schedule : {"1f1b", "2bw"}) {
     const Program program = Lower(schedule, 4, 4);
     for (int failing = 0; failing < 4; ++failing) {
       for (const int at : {0, 1, 7, 20, 53}) {
         std::unique_ptr<FailingCompute> compute;
-        const auto begin = std::chrono::steady_clock::now();
         try {
-          TrainOnThreads(program, Options(4), TestCorpus(),
+          TrainOnThreads(program, options, TestCorpus(),
                          [&](int rank, RankBackend inner, RunControl&) {
                            if (rank != failing) return inner;
                            compute = std::make_unique<FailingCompute>(*inner.compute, at);
@@ -109,7 +110,6 @@ TEST(Failure, OfAnyRankAtAnyActionEndsTheRunWithItsOwnMessage) {
         } catch (const Error& error) {
           EXPECT_EQ(std::string(error.what()).find("the power went off at "), 0u) << error.what();
         }
-        EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2));
       }
     }
   }

@@ -105,6 +105,7 @@ TEST(Run, BadInputEndsWithOneSentence) {
       {good + "--delay 1", "--backend serial"},
       {"--backend serial --microbatches 2 --delay -1", "--delay"},
       {"--backend serial --microbatches 2 --ranks 3 --delay 1,0", "--delay names 2"},
+      {good + "--split 1,x", "--split"},
       {good + "--trace nowhere/trace.json", "nowhere/trace.json"},
       {good + "--loss nowhere/loss.csv", "nowhere/loss.csv"},
       {good + "--predict-from gpipe", "--predict-from"},
@@ -122,9 +123,10 @@ TEST(Run, BadInputEndsWithOneSentence) {
     EXPECT_NE(outcome.err.find(expected), std::string::npos) << flags << ": " << outcome.err;
     EXPECT_EQ(outcome.out, "") << flags;
   }
-  const Outcome heads = place.Pipelag("run --hidden 16 --heads 3 " + good);
-  EXPECT_EQ(heads.exit_code, 2);
-  EXPECT_NE(heads.err.find("--heads 3 does not divide"), std::string::npos) << heads.err;
+  const Outcome uneven =
+      place.Pipelag("run --heads 3 --hidden 16 --ranks 2 --microbatches 2 --schedule gpipe");
+  EXPECT_EQ(uneven.exit_code, 2);
+  EXPECT_NE(uneven.err.find("--heads 3 does not divide --hidden 16"), std::string::npos);
   EXPECT_EQ(place.Files(), (std::vector<std::string>{"empty.txt", "short.txt"}));
 }
 
