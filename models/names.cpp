@@ -29,6 +29,11 @@ size_t EditDistance(std::string_view a, std::string_view b) {
 
 std::string_view Nearest(std::string_view name, std::span<const std::string_view> known) {
   CHECK(!known.empty());
+  // Half a word is most often the beginning of what was meant.
+  const auto begun = std::find_if(known.begin(), known.end(), [&](std::string_view candidate) {
+    return name.size() >= 3 && candidate.starts_with(name);
+  });
+  if (begun != known.end()) return *begun;
   return *std::min_element(known.begin(), known.end(), [&](std::string_view a, std::string_view b) {
     return EditDistance(name, a) < EditDistance(name, b);
   });

@@ -92,20 +92,6 @@ void RefuseUseless(const Arguments& arguments, const std::vector<std::string>& n
   }
 }
 
-GivenCosts GivenCostsOf(const Arguments& arguments, const GeneratorOptions& options) {
-  const int chunks = options.chunks > 0 ? options.chunks : GeneratorOptions::kChunksOfZbAuto;
-  const Costs costs = CostsOf(arguments, options.ranks * chunks);
-  GivenCosts given;
-  given.latency = costs.p2p_latency.count();
-  const bool split = !costs.backward_input.empty() && !costs.backward_weight.empty();
-  for (size_t s = 0; s < costs.forward.size(); ++s) {
-    given.forward.push_back(costs.forward[s].count());
-    given.backward_input.push_back((split ? costs.backward_input : costs.backward)[s].count());
-    given.backward_weight.push_back(split ? costs.backward_weight[s].count() : 0);
-  }
-  return given;
-}
-
 Schedule GenerateByFlags(const Generator& generator, const Arguments& arguments) {
   GeneratorOptions options;
   options.ranks = static_cast<int>(arguments.Count("ranks"));
@@ -136,7 +122,10 @@ Schedule GenerateByFlags(const Generator& generator, const Arguments& arguments)
   if (wants("update-placement", Generator::kLateUpdate)) {
     options.late_update = LateUpdate(arguments);
   }
-  if ((generator.uses & Generator::kCosts) != 0) options.costs = GivenCostsOf(arguments, options);
+  if ((generator.uses & Generator::kCosts) != 0) {
+    const int chunks = options.chunks > 0 ? options.chunks : GeneratorOptions::kChunksOfZbAuto;
+    options.costs = GivenCostsOf(CostsOf(arguments, options.ranks * chunks));
+  }
   return Generate(generator.name, options);
 }
 
@@ -240,6 +229,7 @@ int64_t WarmUpOf(const Arguments& arguments) { return arguments.NumberOr("warm-u
 std::vector<NamedSchedule> SchedulesOf(const Arguments& arguments) {
   std::vector<NamedSchedule> schedules;
   const std::vector<std::string> names = arguments.Texts("schedule");
+  LateUpdate(arguments);  // a slip of the pen is named before its want of use
   RefuseUseless(arguments, names);
   for (const std::string& name : names) {
     const auto generator = std::find_if(Generators().begin(), Generators().end(),
@@ -296,6 +286,18 @@ Costs CostsOf(const Arguments& arguments, int stages) {
   if (arguments.Has("activation-bytes"))
     costs.activation_bytes = arguments.Size("activation-bytes");
   return costs;
+}
+
+GivenCosts GivenCostsOf(const Costs& costs) {
+  GivenCosts given;
+  given.latency = costs.p2p_latency.count();
+  const bool split = !costs.backward_input.empty() && !costs.backward_weight.empty();
+  for (size_t s = 0; s < costs.forward.size(); ++s) {
+    given.forward.push_back(costs.forward[s].count());
+    given.backward_input.push_back((split ? costs.backward_input : costs.backward)[s].count());
+    given.backward_weight.push_back(split ? costs.backward_weight[s].count() : 0);
+  }
+  return given;
 }
 
 std::vector<Nanoseconds> ReductionOf(const Arguments& arguments) {

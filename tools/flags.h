@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "models/costs.h"
+#include "models/schedule/generators.h"
 #include "models/schedule/program.h"
 #include "tools/arguments.h"
 #include "tools/subcommand.h"
@@ -37,6 +38,9 @@ Program Lower(const NamedSchedule& named, const Arguments& arguments);
 
 /// Times per stage by the flags, over those of --costs; 1 ms and 2 ms if there are none at all.
 Costs CostsOf(const Arguments& arguments, int stages);
+
+/// The same for generators.
+GivenCosts GivenCostsOf(const Costs& costs);
 
 /// Times of the collectives, as ActionTimes wants them.
 std::vector<Nanoseconds> ReductionOf(const Arguments& arguments);

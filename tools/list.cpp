@@ -53,7 +53,7 @@ int Run(const Arguments& arguments) {
       json[std::string(kind.name)].push_back({{"name", entry.name}, {"summary", entry.summary}});
       text += entry.summary.empty()
                   ? fmt::format("  {}\n", entry.name)
-                  : fmt::format("  {:<10} {}\n", entry.name, entry.summary);
+                  : fmt::format("  {:<16} {}\n", entry.name, entry.summary);
     }
     if (!WantsJson(arguments)) fmt::print("{}", text);
   }

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "models/file.h"
+#include "models/schedule/warm_up.h"
 #include "sim/simulator.h"
 #include "tools/conditions.h"
 #include "tools/flags.h"
@@ -29,6 +30,7 @@ struct Simulated {
   SteadyState steady;
   Outlook outlook;
   Costs costs;
+  std::optional<WarmUpProposal> warm_up;
   std::vector<Finding> beyond_memory;
   bool drawn = false;
 };
@@ -62,6 +64,9 @@ Simulated SimulateOne(const NamedSchedule& named, const Arguments& arguments,
     simulated.result.versions.push_back(program.versions(stage));
   }
   simulated.steady = std::move(simulation.steady);
+  if (named.file.empty() && simulated.steady.crosses_links) {
+    simulated.warm_up = WarmUpThatHides(schedule, GivenCostsOf(simulated.costs));
+  }
   RunResult& result = simulated.result;
   if (options.spans) Explain(result);
   if (sizes) {
@@ -120,10 +125,20 @@ std::string LimitsText(const std::vector<Simulated>& runs) {
   return text;
 }
 
+std::string WarmUpText(const Simulated& run) {
+  if (!run.warm_up) return "";
+  return fmt::format("{}: the smallest warm-up that hides the latency is --warmup {} (slope {})\n",
+                     run.result.trace.schedule, fmt::join(run.warm_up->warmup, ","),
+                     run.warm_up->slope);
+}
+
 nlohmann::ordered_json JsonOf(const Simulated& run) {
   nlohmann::ordered_json json = ResultJson(run.result);
   json["limited_by"] = {{"ranks", run.steady.critical_ranks},
                         {"messages", run.steady.crosses_links}};
+  if (run.warm_up) {
+    json["latency_hidden_by"] = {{"warmup", run.warm_up->warmup}, {"slope", run.warm_up->slope}};
+  }
   for (const Finding& finding : run.beyond_memory) json["findings"].push_back(finding.message);
   AddOutlook(run.outlook, json);
   if (!run.costs.source.empty()) json["costs_source"] = run.costs.source;
@@ -137,12 +152,14 @@ std::string TextOf(const std::vector<Simulated>& runs) {
     text += run.drawn ? FormatTimeline(run.result.trace, TerminalColumns())
                       : "(too many actions to be drawn)\n";
     text += '\n' + ResultText(run.result) + fmt::format("\nlimited by {}\n", Limit(run)) +
+            WarmUpText(run) +
             OutlookText(run.outlook);
   } else {
     std::vector<const RunResult*> results;
     for (const Simulated& run : runs) results.push_back(&run.result);
     text += SideBySide(results) + "\nwhat limits the step time: " + LimitsText(runs);
     text += '\n';
+    for (const Simulated& run : runs) text += WarmUpText(run);
     for (const Simulated& run : runs) {
       const std::string outlook = OutlookText(run.outlook);
       if (!outlook.empty()) text += run.result.trace.schedule + ": " + outlook;

@@ -52,6 +52,10 @@ void CheckOptions(const Generator& generator, const GeneratorOptions& options) {
   if (options.group != GeneratorOptions::kFlexibleGroup && options.group != 0) {
     positive("--group", options.group);
   }
+  if (options.warmup_slope * static_cast<int64_t>(options.ranks) > kMostForwards) {
+    throw Error(fmt::format("--warmup-slope {} is too steep for --ranks {}", options.warmup_slope,
+                            options.ranks));
+  }
   CheckWarmUp(options);
   static constexpr int64_t kMostStages = 65535;
   if (int64_t{options.ranks} * std::max(1, options.chunks) > kMostStages) {
@@ -66,10 +70,6 @@ void CheckOptions(const Generator& generator, const GeneratorOptions& options) {
         fmt::format("--ranks {} times --microbatches {} is more than the {} forwards of a "
                     "step that a schedule can hold",
                     options.ranks, options.microbatches, kMostForwards));
-  }
-  if (options.warmup_slope * static_cast<int64_t>(options.ranks) > kMostForwards) {
-    throw Error(fmt::format("--warmup-slope {} is too steep for --ranks {}", options.warmup_slope,
-                            options.ranks));
   }
   const auto refuse = [&](bool given, unsigned use, const char* flag) {
     if (given && (generator.uses & use) == 0) {

@@ -2,6 +2,7 @@
 // and back holds nobody up.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "models/schedule/generators.h"
@@ -19,5 +20,9 @@ struct WarmUpProposal {
 /// B for each of them, which nothing can go below. For uniform stages: w_s = (p − 1 − s)(1 + ⌈2 ·
 /// latency / (F + B)⌉).
 WarmUpProposal ProposeWarmUp(const GivenCosts& costs);
+
+/// For a generated schedule: the proposal where the generator takes a warm-up, each rank has one stage
+/// and the schedule's own warm-up is too small to hide the latency; else nothing.
+std::optional<WarmUpProposal> WarmUpThatHides(const Schedule& schedule, const GivenCosts& costs);
 
 }  // namespace pipelag
