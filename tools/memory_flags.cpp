@@ -28,7 +28,7 @@ std::vector<Bytes> SizesOf(const Arguments& arguments, const std::string& flag, 
 std::vector<Flag> MemoryFlags() {
   return {
       {"weight-bytes", "SIZE[,SIZE...]", "of one version of a stage's weights"},
-      {"gradient-bytes", "SIZE[,SIZE...]", "of one accumulator (default: as the weights)"},
+      {"accumulator-bytes", "SIZE[,SIZE...]", "of one gradient accumulator (default: as the weights)"},
       {"optimizer-bytes", "SIZE[,SIZE...]", "of a stage's optimizer and correction state"},
       {"activation-memory", "SIZE[,SIZE...]", "that a stage keeps of one micro-batch"},
       {"freed-at-input", "SIZE[,SIZE...]",
@@ -46,7 +46,7 @@ std::optional<MemorySizes> MemorySizesOf(const Arguments& arguments, int stages)
   const auto of = [&](const std::string& flag) { return SizesOf(arguments, flag, stages); };
   const std::vector<Bytes> weights = of("weight-bytes");
   const std::vector<Bytes> gradients =
-      arguments.Has("gradient-bytes") ? of("gradient-bytes") : weights;
+      arguments.Has("accumulator-bytes") ? of("accumulator-bytes") : weights;
   const std::vector<Bytes> optimizer = of("optimizer-bytes");
   const std::vector<Bytes> activation = of("activation-memory");
   const std::vector<Bytes> freed = of("freed-at-input");

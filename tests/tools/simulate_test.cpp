@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
 
 #include "tests/tools/command.h"
 
@@ -150,6 +152,22 @@ TEST(Simulate, AFlagOverridesTheJob) {
   place.Write("list.json", R"({"schedule": ["gpipe", "1f1b"], "ranks": "2", "microbatches": 2,
       "clip-norm": true, "format": "json"})");
   EXPECT_EQ(json::parse(place.Pipelag("simulate list.json").out).at("results").size(), 2u);
+}
+
+TEST(Help, NamesEveryFlagOnce) {
+  const Workplace place;
+  for (const char* subcommand : {"simulate", "run", "calibrate", "compare", "analyze", "schedule",
+                                 "converge", "time-to-loss", "list"}) {
+    const Outcome help = place.Pipelag(std::string(subcommand) + " --help");
+    EXPECT_EQ(help.exit_code, 0) << subcommand;
+    std::multiset<std::string> flags;
+    std::istringstream lines(help.out);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.starts_with("  --")) flags.insert(line.substr(2, line.find(' ', 2) - 2));
+    }
+    EXPECT_GE(flags.size(), 2u) << subcommand;
+    for (const std::string& flag : flags) EXPECT_EQ(flags.count(flag), 1u) << subcommand << flag;
+  }
 }
 
 }  // namespace
