@@ -157,6 +157,8 @@ Cluster ReadCluster(const std::filesystem::path& file) {
     root = Json::parse(text);
   } catch (const Json::parse_error& error) {
     throw Error(fmt::format("{}: not valid JSON at byte {}", file.string(), error.byte));
+  } catch (const Json::out_of_range&) {
+    throw Error(fmt::format("{}: a number in it is too large to be held", file.string()));
   }
   try {
     return Cluster(Reader(root).Read());

@@ -65,6 +65,9 @@ std::string ReadFile(const std::filesystem::path& file) {
   if (std::filesystem::is_directory(file)) {
     throw Error(fmt::format("{}: is a folder, not a file", file.string()));
   }
+  if (std::filesystem::is_character_file(file)) {
+    throw Error(fmt::format("{}: is a device, not a file", file.string()));
+  }
   std::ifstream in(file, std::ios::binary);
   if (!in) throw Error(fmt::format("{}: cannot be read: {}", file.string(), std::strerror(errno)));
   std::ostringstream content;

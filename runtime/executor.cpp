@@ -1,24 +1,27 @@
 #include "runtime/executor.h"
 
+#include <algorithm>
 #include <thread>
 
 namespace pipelag {
 
-std::vector<WorkerResult> RunOnThreads(const Program& program, const std::vector<RankPlan>& plans,
-                                       const WorkerOptions& options,
-                                       const std::vector<RankBackend>& backends,
-                                       RunControl& control, std::vector<double>& losses) {
-  std::vector<WorkerResult> results(plans.size());
+void RunOnThreads(const Program& program, const std::vector<RankPlan>& plans,
+                  const WorkerOptions& options, const std::vector<RankBackend>& backends,
+                  RunControl& control, std::vector<double>& losses,
+                  std::vector<WorkerResult>& results) {
+  results.assign(plans.size(), {});
   const auto run = [&](size_t rank) {
+    Worker worker(program, plans[rank], options, *backends[rank].compute,
+                  *backends[rank].transport, losses);
     try {
-      results[rank] = Worker(program, plans[rank], options, *backends[rank].compute,
-                             *backends[rank].transport, losses)
-                          .Run();
+      results[rank] = worker.Run();
+      return;
     } catch (const RunStopped&) {
       // Another rank's error is already kept.
     } catch (...) {
       control.Stop(std::current_exception());
     }
+    results[rank] = worker.Unfinished();
   };
   {
     std::vector<std::jthread> threads;
@@ -33,7 +36,6 @@ std::vector<WorkerResult> RunOnThreads(const Program& program, const std::vector
     }
   }
   control.RethrowError();
-  return results;
 }
 
 Trace CollectTrace(const Program& program, std::vector<WorkerResult>& results) {
@@ -49,11 +51,18 @@ Trace CollectTrace(const Program& program, std::vector<WorkerResult>& results) {
     trace.spans.insert(trace.spans.end(), result.spans.begin(), result.spans.end());
     result.spans = {};
   }
+  std::vector<int64_t> updates(static_cast<size_t>(trace.stages));
+  for (const Span& span : trace.spans) {
+    if (span.kind == ActionKind::kUpdate) ++updates[static_cast<size_t>(span.stage)];
+  }
+  trace.steps = *std::min_element(updates.begin(), updates.end());
+  std::erase_if(trace.spans, [&](const Span& span) { return StepOf(span, trace) >= trace.steps; });
   Nanoseconds earliest = Nanoseconds::max();
   for (const Span& span : trace.spans) earliest = std::min(earliest, span.start);
   for (Span& span : trace.spans) {
     span.start -= earliest;
     span.end -= earliest;
+    span.wait = std::min(span.wait, span.start);  // what was waited before the run began is no wait
   }
   SortSpans(trace);
   return trace;

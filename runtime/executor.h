@@ -15,13 +15,14 @@ struct RankBackend {
 };
 
 /// Results by rank. If a rank throws, every other rank's waits end, all threads are joined and the
-/// first error is rethrown.
-std::vector<WorkerResult> RunOnThreads(const Program& program, const std::vector<RankPlan>& plans,
-                                       const WorkerOptions& options,
-                                       const std::vector<RankBackend>& backends,
-                                       RunControl& control, std::vector<double>& losses);
+/// first error is rethrown; `results` then holds the spans of what was done until there.
+void RunOnThreads(const Program& program, const std::vector<RankPlan>& plans,
+                  const WorkerOptions& options, const std::vector<RankBackend>& backends,
+                  RunControl& control, std::vector<double>& losses,
+                  std::vector<WorkerResult>& results);
 
-/// The trace of a finished run: all spans, time zero at the earliest start.
+/// The trace of a run: the spans of all steps that every stage has done, time zero at the earliest
+/// start.
 Trace CollectTrace(const Program& program, std::vector<WorkerResult>& results);
 
 }  // namespace pipelag

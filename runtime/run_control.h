@@ -2,6 +2,7 @@
 // thing waited for comes, the run is stopped, or the deadline passes.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -51,7 +52,7 @@ class RunControl {
   /// Looks for `ready()` as long as the patience lasts, without a lock. True if it came.
   template <class Ready>
   bool Look(Ready ready) const {
-    const auto end = std::chrono::steady_clock::now() + patience_;
+    const auto end = std::chrono::steady_clock::now() + std::min(patience_, deadline_);
     for (int i = 0;; ++i) {
       if (ready()) return true;
       if (i % 64 != 0) continue;

@@ -36,7 +36,7 @@ struct TrainingOptions {
 };
 
 /// Losses are means over tokens, in nats. A run that diverged ended there: it has no final weights,
-/// hence neither digest nor validation loss, and a threaded one has no trace.
+/// hence neither digest nor validation loss, and its trace holds the steps done until there.
 struct TrainingResult {
   std::vector<double> step_losses;  ///< of each batch, at the weights its gradient was taken at
   std::optional<int64_t> diverged;  ///< the step at which it was seen, the last of step_losses

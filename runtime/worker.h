@@ -44,6 +44,8 @@ class Worker {
 
   /// Runs to the end. Throws whatever stopped it.
   WorkerResult Run();
+  /// After Run has thrown: the spans of what had been done.
+  WorkerResult Unfinished() { return std::move(result_); }
 
  private:
   struct Message {

@@ -17,7 +17,7 @@ constexpr size_t kMostDrawn = 1'000'000;
 
 RunResult ResultOf(const std::string& file, int64_t warm_up) {
   RunResult result;
-  result.trace = IsPrimus(file) ? ReadPrimus(file) : ReadChrome(file);
+  result.trace = IsPrimus(file) ? ReadPrimus(file) : ReadRun(file);
   result.stages = result.trace.stages;
   result.metrics = ComputeMetrics(result.trace, warm_up);
   result.versions = MeasuredVersions(result.trace);

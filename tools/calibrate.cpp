@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "models/file.h"
@@ -33,9 +34,15 @@ int Run(const Arguments& arguments) {
   const bool json = WantsJson(arguments);
   const std::string target = arguments.Text("output");
   CheckWritable(target);
+  for (const std::string& file : arguments.operands()) {
+    std::error_code missing;
+    if (std::filesystem::equivalent(file, target, missing)) {
+      throw Error(fmt::format("{}: would be replaced by the costs read off it", target));
+    }
+  }
   const int64_t warm_up = WarmUpOf(arguments);
   std::vector<Trace> traces;
-  for (const std::string& file : arguments.operands()) traces.push_back(ReadChrome(file));
+  for (const std::string& file : arguments.operands()) traces.push_back(ReadRun(file));
   Costs costs;
   try {
     costs = Calibrate(traces, {.warm_up = warm_up});

@@ -89,7 +89,7 @@ int Run(const Arguments& arguments) {
   const double tolerance = judged ? Tolerance(arguments) : 0;
   const std::string& measured = arguments.operands()[0];
   const std::string& simulated = arguments.operands()[1];
-  const Trace traces[] = {ReadChrome(measured), ReadChrome(simulated)};
+  const Trace traces[] = {ReadRun(measured), ReadRun(simulated)};
   Comparison comparison;
   try {
     comparison = Compare(traces[0], traces[1], WarmUpOf(arguments));

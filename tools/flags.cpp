@@ -231,6 +231,12 @@ std::vector<NamedSchedule> SchedulesOf(const Arguments& arguments) {
   const std::vector<std::string> names = arguments.Texts("schedule");
   LateUpdate(arguments);  // a slip of the pen is named before its want of use
   RefuseUseless(arguments, names);
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (std::find(names.begin(), names.begin() + static_cast<ptrdiff_t>(i), names[i]) !=
+        names.begin() + static_cast<ptrdiff_t>(i)) {
+      throw Error(fmt::format("{}: '{}' is named twice", arguments.PlaceOf("schedule"), names[i]));
+    }
+  }
   for (const std::string& name : names) {
     const auto generator = std::find_if(Generators().begin(), Generators().end(),
                                         [&](const Generator& g) { return g.name == name; });

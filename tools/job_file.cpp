@@ -53,6 +53,8 @@ std::map<std::string, Given> ReadJob(const std::filesystem::path& file,
     throw Error(fmt::format("{}: not valid JSON {} byte {}", file.string(),
                             ends ? "as it ends too early, after" : "at",
                             ends ? text.size() : error.byte));
+  } catch (const Json::out_of_range&) {
+    throw Error(fmt::format("{}: a number in it is too large to be held", file.string()));
   }
   if (!root.is_object()) {
     throw Error(

@@ -43,6 +43,12 @@ std::optional<MemorySizes> MemorySizesOf(const Arguments& arguments, int stages)
                    [&](const Flag& flag) { return arguments.Has(flag.name); })) {
     return std::nullopt;
   }
+  if (std::none_of(flags.begin(), flags.end(), [&](const Flag& flag) {
+        return flag.name != "device-memory" && arguments.Has(flag.name);
+      })) {
+    throw Error(fmt::format("{}: what is to fit is not said; give sizes such as --weight-bytes",
+                            arguments.PlaceOf("device-memory")));
+  }
   const auto of = [&](const std::string& flag) { return SizesOf(arguments, flag, stages); };
   const std::vector<Bytes> weights = of("weight-bytes");
   const std::vector<Bytes> gradients =

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -147,9 +148,10 @@ void WriteLosses(const std::string& file, const std::vector<Series>& all) {
   for (const Series& series : all) {
     const TrainingResult& run = series.typical();
     for (size_t step = 0; step < run.step_losses.size(); ++step) {
-      csv += fmt::format("{},{},{},{:.6f}\n", series.name, step,
-                         static_cast<int64_t>(step + 1) * run.trace.tokens_per_step,
-                         run.step_losses[step]);
+      csv += fmt::format("{},{},{},", series.name, step,
+                         static_cast<int64_t>(step + 1) * run.trace.tokens_per_step);
+      csv += std::isfinite(run.step_losses[step]) ? fmt::format("{:.6f}\n", run.step_losses[step])
+                                                  : std::string("diverged\n");
     }
   }
   WriteFile(file, csv);
@@ -259,6 +261,9 @@ int Run(const Arguments& arguments) {
   const std::filesystem::path folder = arguments.TextOr("traces", "");
   if (!trace.empty()) CheckWritable(trace);
   if (!loss.empty()) CheckWritable(loss);
+  if (!trace.empty() && trace == loss) {
+    throw Error(fmt::format("{}: --trace and --loss name the same file", trace));
+  }
   std::vector<SerialPlan> plans;
   std::vector<Series> all = SeriesOf(arguments, serial, plans);
   if (!trace.empty() && all.size() > 1) {
@@ -289,6 +294,13 @@ int Run(const Arguments& arguments) {
     std::vector<const Trace*> traces;
     for (const TrainingResult& run : series.runs) traces.push_back(&run.trace);
     series.summary = Summarise(traces, warm_up);
+  }
+  for (const Series& series : all) {
+    if (predict_from && series.typical().diverged) {
+      fmt::print(stderr, "pipelag: {} diverged at step {}, so nothing is predicted\n", series.name,
+                 *series.typical().diverged);
+      predict_from.reset();
+    }
   }
   std::optional<Costs> costs;
   if (predict_from) costs = Predict(all, *predict_from, warm_up);
@@ -332,7 +344,7 @@ Subcommand RunCommand() {
             {"predict-from", "SCHEDULE", "calibrate on this schedule's traces and predict all"},
             WarmUpFlag(),
             {"trace", "FILE", "write the run's Chrome trace"},
-            {"traces", "FOLDER", "write measured and simulated traces of all, and the costs"},
+            {"traces", "FOLDER", "write the measured traces of all, with --predict-from the simulated ones and the costs too"},
             {"loss", "FILE", "write the loss of every step as CSV"},
             FormatFlag()}}),
       .run = Run,

@@ -107,7 +107,7 @@ void CheckComplete(const Samples& samples, int stages, int64_t warm_up) {
 }
 
 std::string SourceOf(const std::vector<Trace>& traces, int64_t warm_up) {
-  std::string source = "measured: ";
+  std::string source = "calibrated on ";
   for (size_t i = 0; i < traces.size(); ++i) {
     source += fmt::format("{}{} on {} ranks, steps {} to {}", i == 0 ? "" : "; ",
                           traces[i].schedule, traces[i].ranks, warm_up, traces[i].steps - 1);

@@ -50,6 +50,10 @@ std::string ToChrome(const std::vector<std::pair<std::string, const Trace*>>& la
 /// whatever the order of keys and events. Throws Error naming `file` and the place (event index and
 /// key) for anything else, truncated or empty files included.
 Trace ReadChrome(const std::filesystem::path& file);
+/// ReadChrome, and an Error where a rank computes two things at once: no run does, and no figure of
+/// such a trace would mean anything.
+Trace ReadRun(const std::filesystem::path& file);
+
 Trace ParseChrome(const std::string& text, const std::string& file_name);
 
 }  // namespace pipelag

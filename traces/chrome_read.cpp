@@ -352,10 +352,30 @@ void CheckSpans(const Trace& trace, const Found& found, const std::string& file)
   }
 }
 
+/// A compute lane does one thing at a time; `spans` are in order.
+void CheckComputeLanes(const Trace& trace, const std::string& file_name) {
+  const Span* before = nullptr;
+  for (const Span& span : trace.spans) {
+    if (!OnComputeLane(span.kind)) continue;
+    const bool same_rank = before != nullptr && before->rank == span.rank;
+    if (same_rank && span.start < before->end && !AreHalves(*before, span)) {
+      throw Error(fmt::format("{}: rank {} does {} and {} at the same time", file_name, span.rank,
+                              SpanName(*before), SpanName(span)));
+    }
+    before = &span;
+  }
+}
+
 }  // namespace
 
 Trace ReadChrome(const std::filesystem::path& file) {
   return ParseChrome(ReadFile(file), file.string());
+}
+
+Trace ReadRun(const std::filesystem::path& file) {
+  Trace trace = ReadChrome(file);
+  CheckComputeLanes(trace, file.string());
+  return trace;
 }
 
 Trace ParseChrome(const std::string& text, const std::string& file_name) {

@@ -30,6 +30,8 @@ class Document {
       root_ = Json::parse(text);
     } catch (const Json::parse_error& error) {
       throw Error(fmt::format("{}: not valid JSON at byte {}", name_, error.byte));
+    } catch (const Json::out_of_range&) {
+      throw Error(fmt::format("{}: a number in it is too large to be held", name_));
     }
     if (!root_.is_object()) throw Error(fmt::format("{}: expected a JSON object", name_));
   }

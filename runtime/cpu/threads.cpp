@@ -63,11 +63,13 @@ TrainingResult TrainOnThreads(const Program& program, const TrainingOptions& opt
   TrainingResult training;
   std::vector<WorkerResult> results;
   try {
-    results = RunOnThreads(program, plans, worker, backends, control, losses);
+    RunOnThreads(program, plans, worker, backends, control, losses, results);
   } catch (const Diverged& diverged) {
     training.diverged = diverged.step;
     losses.resize(static_cast<size_t>((diverged.step + 1) * schedule.microbatches));
     training.step_losses = StepLosses(options, schedule.microbatches, losses);
+    training.trace = CollectTrace(program, results);
+    training.trace.tokens_per_step = TokensPerStep(options, schedule.microbatches);
     return training;
   }
 

@@ -195,5 +195,50 @@ TEST(BadInput, AFullDiskIsNoSuccess) {
   EXPECT_THAT(outcome.err, HasSubstr("/dev/full"));
 }
 
+TEST(BadInput, FoundByFreshEyes) {
+  const Workplace place;
+  place.Write("large.json", "{\"forward_ns\":[1e400],\"backward_ns\":[1]}");
+  place.Write("job.json", "{\"schedule\":\"1f1b\",\"ranks\":1e400,\"microbatches\":3}");
+  const std::string simulate = "simulate --schedule gpipe --ranks 1 --microbatches 1 ";
+  ASSERT_EQ(place.Pipelag(simulate + "--trace t.json").exit_code, 0);
+  // The same action once more: no rank computes two things at once.
+  std::string twice = place.Read("t.json");
+  const size_t kind = twice.find("\"ph\":\"X\"");
+  ASSERT_NE(kind, std::string::npos);
+  const size_t event = twice.rfind('{', kind);
+  const size_t end = twice.find("}}", event) + 2;
+  twice.insert(event, twice.substr(event, end - event) + ",");
+  place.Write("twice.json", twice);
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {simulate + "--costs large.json", "large.json: a number in it is too large"},
+      {"simulate job.json", "job.json: a number in it is too large"},
+      {simulate + "--device-memory 1GiB", "--weight-bytes"},
+      {"simulate --schedule gpipe,gpipe --ranks 1 --microbatches 1", "named twice"},
+      {"calibrate t.json -o t.json", "t.json: would be replaced"},
+      {"analyze twice.json", "at the same time"},
+      {"run --schedule gpipe --ranks 1 --microbatches 1 --trace x --loss x", "the same file"},
+      {"run --schedule gpipe --ranks 1 --microbatches 1 --data /dev/zero", "is a device"},
+  };
+  for (const auto& [command, expected] : cases) {
+    const Outcome outcome = place.Pipelag(command);
+    EXPECT_EQ(outcome.exit_code, 2) << command;
+    EXPECT_EQ(Lines(outcome.err), 1u) << command;
+    EXPECT_NE(outcome.err.find(expected), std::string::npos) << command << ": " << outcome.err;
+  }
+}
+
+TEST(BadInput, ADivergedRunKeepsWhatItMeasured) {
+  const Workplace place;
+  const Outcome outcome = place.Pipelag(
+      "run --layers 2 --hidden 16 --heads 2 --sequence 8 --microbatch-size 2 --steps 4 --schedule "
+      "1f1b --ranks 2 --microbatches 3 --learning-rate 1e6 --optimizer sgd --predict-from 1f1b "
+      "--traces d --loss l.csv --validation-microbatches 1");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.err.find("1f1b diverged at step"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.out.find("48 tokens a step"), std::string::npos) << outcome.out;
+  EXPECT_EQ(place.Pipelag("analyze d/1f1b.measured.json").exit_code, 0);
+  EXPECT_NE(place.Read("l.csv").find(",144,diverged"), std::string::npos) << place.Read("l.csv");
+}
+
 }  // namespace
 }  // namespace pipelag

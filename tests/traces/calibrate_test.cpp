@@ -29,7 +29,7 @@ TEST(Calibrate, ReadsCostsAndLatencyOffARun) {
   EXPECT_TRUE(costs.backward_weight.empty());
   EXPECT_EQ(costs.p2p_latency.count(), 70);
   EXPECT_EQ(costs.p2p_bandwidth, Bandwidth{});
-  EXPECT_EQ(costs.source, "measured: gpipe on 3 ranks, steps 1 to 2");
+  EXPECT_EQ(costs.source, "calibrated on gpipe on 3 ranks, steps 1 to 2");
 }
 
 /// A noisy run of `p` stages with split backwards: F of stage s lasts 1000·(s+1), I 700, W 400, U
