@@ -118,9 +118,8 @@ size_t SourceOf(const Arguments& arguments, const std::vector<Series>& all, bool
 
 /// Simulates every schedule on costs calibrated on one of them.
 Costs Predict(std::vector<Series>& all, size_t source, int64_t warm_up) {
-  std::vector<Trace> traces;
-  for (const TrainingResult& run : all[source].runs) traces.push_back(run.trace);
-  const Costs costs = Calibrate(traces, {.warm_up = warm_up});
+  // On the repetition that is shown: what slowed another one down is none of its business.
+  const Costs costs = Calibrate({all[source].typical().trace}, {.warm_up = warm_up});
   for (Series& series : all) {
     const ActionTimes times(*series.program, costs);
     series.simulated = Simulate(*series.program, times, {.spans = true});

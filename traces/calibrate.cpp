@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <tuple>
 
 #include "models/error.h"
@@ -12,17 +13,33 @@
 namespace pipelag {
 namespace {
 
-/// Durations of F, B, I, W and U, each by stage.
+/// Durations of F, B, I, W and U, each by stage: one per step, the mean of the step's actions. The
+/// step takes their sum, and a now and then interrupted action is part of every step: the median of
+/// single actions would be below what a step pays for each.
 class Samples {
  public:
   explicit Samples(int stages) {
     for (auto& of_kind : times_) of_kind.resize(static_cast<size_t>(stages));
   }
 
-  void Add(const Span& span) {
-    auto& of_kind = times_[static_cast<size_t>(span.kind)];
-    CHECK(span.stage >= 0 && static_cast<size_t>(span.stage) < of_kind.size());
-    of_kind[static_cast<size_t>(span.stage)].push_back(span.end - span.start);
+  /// `spans` of one run.
+  void Add(const std::vector<Span>& spans, const Trace& trace) {
+    struct Sum {
+      int64_t time = 0;
+      int64_t actions = 0;
+    };
+    std::map<std::tuple<ActionKind, int, int64_t>, Sum> steps;
+    for (const Span& span : spans) {
+      Sum& sum = steps[{span.kind, span.stage, StepOf(span, trace)}];
+      sum.time += (span.end - span.start).count();
+      ++sum.actions;
+    }
+    for (const auto& [key, sum] : steps) {
+      auto& of_kind = times_[static_cast<size_t>(std::get<0>(key))];
+      const auto stage = static_cast<size_t>(std::get<1>(key));
+      CHECK(stage < of_kind.size());
+      of_kind[stage].push_back(Nanoseconds{(sum.time + sum.actions - 1) / sum.actions});
+    }
   }
 
   bool Has(ActionKind kind, size_t stage) const { return !OfKind(kind)[stage].empty(); }
@@ -128,11 +145,13 @@ Costs Calibrate(const std::vector<Trace>& traces, const CalibrationOptions& opti
       throw Error(fmt::format("the traces differ in stages: {} has {}, {} has {}",
                               traces.front().schedule, stages, trace.schedule, trace.stages));
     }
+    std::vector<Span> kept;
     for (const Span& span : trace.spans) {
       costs.activation_bytes = std::max(costs.activation_bytes, span.bytes);
       if (!OnComputeLane(span.kind) || span.overlapped) continue;
-      if (StepOf(span, trace) >= options.warm_up) samples.Add(span);
+      if (StepOf(span, trace) >= options.warm_up) kept.push_back(span);
     }
+    samples.Add(kept, trace);
     AddHops(trace, options.warm_up, hops);
   }
   CheckComplete(samples, stages, options.warm_up);

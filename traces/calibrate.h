@@ -12,8 +12,8 @@ struct CalibrationOptions {
   int64_t warm_up = 1;  ///< first steps to drop: caches are cold, pages untouched
 };
 
-/// Medians per (kind, placed stage) over all traces, rounded up. Halves of an OVERLAP tell nothing
-/// of the two actions alone and are left out. B is known if it is on every stage, I and W likewise,
+/// Per (kind, placed stage) the median over the steps of all traces of the step's mean duration,
+/// rounded up. Halves of an OVERLAP tell nothing of the two actions alone and are left out. B is known if it is on every stage, I and W likewise,
 /// both or neither; without any U an update costs nothing; messages are as large as the largest.
 /// The latency is the median, over the actions that waited for a message, of the time from the end
 /// of the action that produced it to their own start: what a hop really costs, wake-up included;
