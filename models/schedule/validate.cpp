@@ -102,6 +102,12 @@ class Validator {
       Add("a body holds computation only, transfers are added by lowering", rank, i);
       return;
     }
+    const auto text = [&] { return ActionText(schedule_, action); };  // only findings need it
+    if (action.overlaps_next) {
+      const bool pair = IsForward(action.kind) && i + 1 < body.size() &&
+                        YieldsInputGradient(body[i + 1].kind) && !body[i + 1].overlaps_next;
+      if (!pair) Add(fmt::format("{} overlaps nothing that is a B or an I", text()), rank, i);
+    }
     if (action.kind == ActionKind::kAllReduce) {
       if (action.stage >= schedule_.groups.size()) {
         Add(fmt::format("AR names group {}, there are {}", action.stage, schedule_.groups.size()),
@@ -109,7 +115,6 @@ class Validator {
       }
       return;
     }
-    const auto text = [&] { return ActionText(schedule_, action); };  // only findings need it
     if (action.stage >= schedule_.placed_stages()) {
       Add(fmt::format("{} names a stage that does not exist: there are {}", text(),
                       schedule_.stages),
@@ -127,11 +132,6 @@ class Validator {
       Add(fmt::format("{}: the micro-batch belongs to stream {}", text(),
                       schedule_.StreamOfMicrobatch(action.microbatch)),
           rank, i);
-    }
-    if (action.overlaps_next) {
-      const bool pair = IsForward(action.kind) && i + 1 < body.size() &&
-                        YieldsInputGradient(body[i + 1].kind) && !body[i + 1].overlaps_next;
-      if (!pair) Add(fmt::format("{} overlaps nothing that is a B or an I", text()), rank, i);
     }
   }
 

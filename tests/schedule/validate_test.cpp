@@ -95,6 +95,10 @@ TEST(Validate, SingleActions) {
                 s.body[0].push_back({0, 0, kForward, true});
               }),
               HasSubstr("@0,5"));
+  Schedule reduced = Generate("1f1b", {.ranks = 1, .microbatches = 1, .norm = true});
+  reduced.body[0].pop_back();  // leaves the AR last
+  reduced.body[0].back().overlaps_next = true;
+  EXPECT_THAT(FindingsOf(reduced), HasSubstr("0AR0 overlaps nothing that is a B or an I @0,2"));
   Schedule streams = Flush();
   streams.streams = 2;
   streams.placement = {0, 1, 1, 0};
