@@ -9,7 +9,7 @@
 
 #include "models/cluster.h"
 #include "models/error.h"
-#include "models/file.h"
+#include "models/json_file.h"
 
 namespace pipelag {
 namespace {
@@ -151,15 +151,7 @@ class Reader {
 }  // namespace
 
 Cluster ReadCluster(const std::filesystem::path& file) {
-  const std::string text = ReadFile(file);
-  Json root;
-  try {
-    root = Json::parse(text);
-  } catch (const Json::parse_error& error) {
-    throw Error(fmt::format("{}: not valid JSON at byte {}", file.string(), error.byte));
-  } catch (const Json::out_of_range&) {
-    throw Error(fmt::format("{}: a number in it is too large to be held", file.string()));
-  }
+  const Json root = ReadJson(file);
   try {
     return Cluster(Reader(root).Read());
   } catch (const Error& error) {

@@ -10,6 +10,7 @@
 
 #include "models/error.h"
 #include "models/file.h"
+#include "models/json_file.h"
 
 namespace pipelag {
 namespace {
@@ -173,15 +174,7 @@ std::vector<Nanoseconds> PerStage(const std::vector<Nanoseconds>& times, int sta
 }
 
 Costs ReadCosts(const std::filesystem::path& file) {
-  const std::string text = ReadFile(file);
-  Json root;
-  try {
-    root = Json::parse(text);
-  } catch (const Json::parse_error& error) {
-    throw Error(fmt::format("{}: not valid JSON at byte {}", file.string(), error.byte));
-  } catch (const Json::out_of_range&) {
-    throw Error(fmt::format("{}: a number in it is too large to be held", file.string()));
-  }
+  const Json root = ReadJson(file);
   if (!root.is_object()) throw Error(fmt::format("{}: expected a JSON object", file.string()));
   const CostFile content(file, root);
   content.CheckKeys({"forward_ns", "backward_ns", "backward_input_ns", "backward_weight_ns",

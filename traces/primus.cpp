@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/error.h"
-#include "models/file.h"
+#include "models/json_file.h"
 
 namespace pipelag {
 namespace {
@@ -25,14 +25,7 @@ constexpr int64_t kMostMicrobatches = 1 << 20;
 class Document {
  public:
   explicit Document(const std::filesystem::path& file) : name_(file.string()) {
-    const std::string text = ReadFile(file);
-    try {
-      root_ = Json::parse(text);
-    } catch (const Json::parse_error& error) {
-      throw Error(fmt::format("{}: not valid JSON at byte {}", name_, error.byte));
-    } catch (const Json::out_of_range&) {
-      throw Error(fmt::format("{}: a number in it is too large to be held", name_));
-    }
+    root_ = ReadJson(file);
     if (!root_.is_object()) throw Error(fmt::format("{}: expected a JSON object", name_));
   }
 

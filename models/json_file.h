@@ -1,0 +1,13 @@
+// JSON files read whole: what is wrong with the text is told with the file's name. Knows no keys.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+
+namespace pipelag {
+
+/// Throws Error naming the file if it cannot be read, is not valid JSON (and at which byte), or
+/// holds a number too large to be held.
+nlohmann::json ReadJson(const std::filesystem::path& file);
+
+}  // namespace pipelag
