@@ -21,8 +21,10 @@ std::filesystem::path FolderOf(const std::filesystem::path& file) {
 /// Owns a descriptor and a temporary file until Commit.
 class TemporaryFile {
  public:
-  explicit TemporaryFile(const std::filesystem::path& target)
-      : target_(target), name_(target.string() + fmt::format(".{}.tmp", getpid())) {
+  /// A link stays one: what it points to is written.
+  explicit TemporaryFile(const std::filesystem::path& file)
+      : target_(std::filesystem::is_symlink(file) ? std::filesystem::weakly_canonical(file) : file),
+        name_(target_.string() + fmt::format(".{}.tmp", getpid())) {
     descriptor_ = open(name_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (descriptor_ < 0) Fail("cannot be created");
   }

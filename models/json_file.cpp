@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "models/error.h"
 #include "models/file.h"
@@ -10,12 +13,30 @@
 namespace pipelag {
 
 nlohmann::json ReadJson(const std::filesystem::path& file) {
+  using Json = nlohmann::json;
   const std::string text = ReadFile(file);
+  if (text.empty()) throw Error(fmt::format("{}: is empty", file.string()));
+  std::vector<std::set<std::string>> open_objects;
+  const auto refuse_second = [&](int, Json::parse_event_t event, Json& parsed) {
+    if (event == Json::parse_event_t::object_start) open_objects.emplace_back();
+    if (event == Json::parse_event_t::object_end) open_objects.pop_back();
+    if (event == Json::parse_event_t::key) {
+      const auto& key = parsed.get_ref<const std::string&>();
+      if (!open_objects.back().insert(key).second) {
+        throw Error(
+            fmt::format("{}: the key \"{}\" stands twice in one object", file.string(), key));
+      }
+    }
+    return true;
+  };
   try {
-    return nlohmann::json::parse(text);
-  } catch (const nlohmann::json::parse_error& error) {
-    throw Error(fmt::format("{}: not valid JSON at byte {}", file.string(), error.byte));
-  } catch (const nlohmann::json::out_of_range&) {
+    return Json::parse(text, refuse_second);
+  } catch (const Json::parse_error& error) {
+    const bool ends = error.byte > text.size();
+    throw Error(fmt::format("{}: not valid JSON {} byte {}", file.string(),
+                            ends ? "as it ends too early, after" : "at",
+                            ends ? text.size() : error.byte));
+  } catch (const Json::out_of_range&) {
     throw Error(fmt::format("{}: a number in it is too large to be held", file.string()));
   }
 }

@@ -6,8 +6,8 @@
 
 namespace pipelag {
 
-/// Throws Error naming the file if it cannot be read, is not valid JSON (and at which byte), or
-/// holds a number too large to be held.
+/// Throws Error naming the file if it cannot be read, is empty, is not valid JSON (and at which
+/// byte), gives one key twice, or holds a number too large to be held.
 nlohmann::json ReadJson(const std::filesystem::path& file);
 
 }  // namespace pipelag

@@ -6,7 +6,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "models/file.h"
+#include "models/error.h"
+#include "models/json_file.h"
 #include "models/names.h"
 
 namespace pipelag {
@@ -43,19 +44,7 @@ void AddKey(const std::string& key, const Json& value, const std::string& place,
 
 std::map<std::string, Given> ReadJob(const std::filesystem::path& file,
                                      std::span<const std::string> known) {
-  const std::string text = ReadFile(file);
-  if (text.empty()) throw Error(fmt::format("{}: the job file is empty", file.string()));
-  Json root;
-  try {
-    root = Json::parse(text);
-  } catch (const Json::parse_error& error) {
-    const bool ends = error.byte > text.size();
-    throw Error(fmt::format("{}: not valid JSON {} byte {}", file.string(),
-                            ends ? "as it ends too early, after" : "at",
-                            ends ? text.size() : error.byte));
-  } catch (const Json::out_of_range&) {
-    throw Error(fmt::format("{}: a number in it is too large to be held", file.string()));
-  }
+  const Json root = ReadJson(file);
   if (!root.is_object()) {
     throw Error(
         fmt::format("{}: /: a job is a JSON object, not {}", file.string(), root.type_name()));

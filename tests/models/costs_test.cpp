@@ -96,8 +96,11 @@ TEST(Costs, MistakesAreReportedWithTheirPlace) {
             ": /backward_ns: is missing, and so are /backward_input_ns and /backward_weight_ns");
   EXPECT_EQ(complaint("{}"), ": /forward_ns: expected one time per stage, found none");
   EXPECT_EQ(complaint("[]"), ": expected a JSON object");
-  EXPECT_EQ(complaint(""), ": not valid JSON at byte 1");
-  EXPECT_EQ(complaint("{\"forward_ns\":[1"), ": not valid JSON at byte 17");
+  EXPECT_EQ(complaint(""), ": is empty");
+  EXPECT_EQ(complaint("{\"forward_ns\":[1"),
+            ": not valid JSON as it ends too early, after byte 16");
+  EXPECT_EQ(complaint(with(R"("source":"a","source":"b")")),
+            ": the key \"source\" stands twice in one object");
   EXPECT_THROW(ReadCosts("/nowhere/costs.json"), Error);
   EXPECT_THROW(WriteCosts(Example(), "/nowhere/costs.json"), Error);
 }
