@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <boost/program_options.hpp>
+#include <filesystem>
 #include <limits>
 #include <sstream>
 
+#include "models/file.h"
 #include "models/names.h"
 #include "tools/job_file.h"
 
@@ -237,6 +239,33 @@ std::string Arguments::Choice(const std::string& name,
                             fmt::join(known, ", "), Nearest(text, known)));
   }
   return text;
+}
+
+std::string Arguments::Output(const std::string& name) const {
+  namespace fs = std::filesystem;
+  if (!Has(name)) return "";
+  std::string file = Text(name);
+  CheckWritable(file);
+  const auto refuse = [&](const fs::path& other, const std::string& place) {
+    std::error_code missing;
+    if (fs::path(file).lexically_normal() == other.lexically_normal() ||
+        fs::equivalent(file, other, missing)) {
+      throw Error(fmt::format("{}: {} is needed for {} already", PlaceOf(name), file, place));
+    }
+  };
+  const auto keep = [&](const std::string& other, const std::string& place) {
+    refuse(other, place);
+    fs::path beside = other;
+    if (beside.extension() == ".csv") refuse(beside.replace_extension(".json"), place);
+  };
+  for (const std::string& operand : operands_) keep(operand, "an input");
+  for (const auto& [other, given] : given_) {
+    if (other == name) continue;
+    for (const std::string& item : given.items) {
+      for (const std::string& text : SplitAtCommas(item)) keep(text, given.place);
+    }
+  }
+  return file;
 }
 
 std::string Arguments::TextOr(const std::string& name, const std::string& otherwise) const {

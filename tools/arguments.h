@@ -52,6 +52,10 @@ class Arguments {
   /// One of `known`; the error names the nearest.
   std::string Choice(const std::string& name, std::span<const std::string_view> known) const;
 
+  /// The file that a flag names for a result, empty if it was not given. It can be written, and is
+  /// none that an operand or another flag names, nor the text beside such a CSV.
+  std::string Output(const std::string& name) const;
+
   /// Text, or `otherwise` if the flag was not given.
   std::string TextOr(const std::string& name, const std::string& otherwise) const;
   int64_t CountOr(const std::string& name, int64_t otherwise) const;

@@ -32,14 +32,8 @@ std::string TextOf(const Costs& costs, const std::string& target) {
 
 int Run(const Arguments& arguments) {
   const bool json = WantsJson(arguments);
-  const std::string target = arguments.Text("output");
-  CheckWritable(target);
-  for (const std::string& file : arguments.operands()) {
-    std::error_code missing;
-    if (std::filesystem::equivalent(file, target, missing)) {
-      throw Error(fmt::format("{}: would be replaced by the costs read off it", target));
-    }
-  }
+  if (!arguments.Has("output")) throw Error("--output is missing");
+  const std::string target = arguments.Output("output");
   const int64_t warm_up = WarmUpOf(arguments);
   std::vector<Trace> traces;
   for (const std::string& file : arguments.operands()) traces.push_back(ReadRun(file));

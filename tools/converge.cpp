@@ -198,9 +198,9 @@ int JobsOf(const Arguments& arguments) {
 int Run(const Arguments& arguments) {
   const bool json = WantsJson(arguments);
   const std::filesystem::path folder = arguments.Text("output");
-  for (const char* flag : {"curves", "table", "plot"}) {
-    if (arguments.Has(flag)) CheckWritable(arguments.Text(flag));
-  }
+  const std::string curves_file = arguments.Output("curves");
+  const std::string table_file = arguments.Output("table");
+  const std::string plot_file = arguments.Output("plot");
   const int jobs = JobsOf(arguments);
   const Study study = StudyOf(arguments);
   const Corpus corpus = CorpusOf(arguments, study.common);
@@ -214,9 +214,9 @@ int Run(const Arguments& arguments) {
                       [&](size_t done, size_t found) { progress.Show(done, found); });
   }
   const StudyTable table = TabulateStudy(curves);
-  if (arguments.Has("curves")) WriteFile(arguments.Text("curves"), CurvesCsv(curves));
-  if (arguments.Has("table")) WriteFile(arguments.Text("table"), StudyTableCsv(table));
-  if (arguments.Has("plot")) WriteFile(arguments.Text("plot"), StudyPlot(curves, table));
+  if (!curves_file.empty()) WriteFile(curves_file, CurvesCsv(curves));
+  if (!table_file.empty()) WriteFile(table_file, StudyTableCsv(table));
+  if (!plot_file.empty()) WriteFile(plot_file, StudyPlot(curves, table));
   if (json) {
     const nlohmann::ordered_json result = {{"rows", JsonOf(table.rows)},
                                            {"best", JsonOf(table.best)}};

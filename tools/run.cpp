@@ -255,14 +255,9 @@ int Run(const Arguments& arguments) {
   const bool json = WantsJson(arguments);
   const bool serial = arguments.Has("backend") &&
                       arguments.Choice("backend", kBackends) == "serial";
-  const std::string trace = arguments.TextOr("trace", "");
-  const std::string loss = arguments.TextOr("loss", "");
+  const std::string trace = arguments.Output("trace");
+  const std::string loss = arguments.Output("loss");
   const std::filesystem::path folder = arguments.TextOr("traces", "");
-  if (!trace.empty()) CheckWritable(trace);
-  if (!loss.empty()) CheckWritable(loss);
-  if (!trace.empty() && trace == loss) {
-    throw Error(fmt::format("{}: --trace and --loss name the same file", trace));
-  }
   std::vector<SerialPlan> plans;
   std::vector<Series> all = SeriesOf(arguments, serial, plans);
   if (!trace.empty() && all.size() > 1) {

@@ -176,8 +176,7 @@ std::string TextOf(const std::vector<Simulated>& runs) {
 
 int Run(const Arguments& arguments) {
   const bool json = WantsJson(arguments);
-  const std::string trace = arguments.TextOr("trace", "");
-  if (!trace.empty()) CheckWritable(trace);
+  const std::string trace = arguments.Output("trace");
   if (trace.empty() && arguments.Has("critical-path")) {
     throw Error(fmt::format("{}: goes into a trace, but no --trace is asked for",
                             arguments.PlaceOf("critical-path")));

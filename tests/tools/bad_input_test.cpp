@@ -188,6 +188,29 @@ TEST(BadInput, AFailureLeavesOldFilesAlone) {
             (std::vector<std::string>{"costs.json", "one.csv", "trace.json", "x.csv"}));
 }
 
+TEST(BadInput, NoResultIsWrittenOverAnInput) {
+  const Workplace place;
+  const std::string small = " --ranks 2 --microbatches 2 ";
+  ASSERT_EQ(place.Pipelag("schedule --schedule 2bw" + small + "--export own.csv").exit_code, 0);
+  ASSERT_EQ(place.Pipelag("simulate --schedule 1f1b" + small + "--trace t.json").exit_code, 0);
+  place.Write("costs.json", R"({"forward_ns": [1, 2], "backward_ns": [3, 4]})");
+  place.Write("job.json", R"({"schedule": "own.csv", "costs": "costs.json"})");
+  const BadInput cases[] = {
+      {"simulate job.json --trace job.json", {"--trace", "job.json", "an input"}},
+      {"simulate job.json --trace ./job.json", {"--trace", "job.json", "an input"}},
+      {"simulate job.json --trace costs.json", {"--trace", "job.json: /costs"}},
+      {"simulate job.json --trace own.json", {"--trace", "own.json", "job.json: /schedule"}},
+      {"simulate --schedule own.csv --trace own.csv", {"--trace", "own.csv", "--schedule"}},
+      {"calibrate t.json -o t.json", {"--output", "t.json", "an input"}},
+  };
+  std::vector<std::string> before;
+  for (const std::string& file : place.Files()) before.push_back(place.Read(file));
+  for (const BadInput& bad : cases) ExpectOneSentence(place.Pipelag(bad.command), bad);
+  std::vector<std::string> after;
+  for (const std::string& file : place.Files()) after.push_back(place.Read(file));
+  EXPECT_EQ(after, before);
+}
+
 TEST(BadInput, AFullDiskIsNoSuccess) {
   const Workplace place;
   const Outcome outcome = place.Pipelag(std::string(kGood) + "--trace /dev/full");
@@ -214,9 +237,9 @@ TEST(BadInput, FoundByFreshEyes) {
       {"simulate job.json", "job.json: a number in it is too large"},
       {simulate + "--device-memory 1GiB", "--weight-bytes"},
       {"simulate --schedule gpipe,gpipe --ranks 1 --microbatches 1", "named twice"},
-      {"calibrate t.json -o t.json", "t.json: would be replaced"},
+      {"calibrate t.json -o t.json", "--output: t.json is needed for an input already"},
       {"analyze twice.json", "at the same time"},
-      {"run --schedule gpipe --ranks 1 --microbatches 1 --trace x --loss x", "the same file"},
+      {"run --schedule gpipe --ranks 1 --microbatches 1 --trace x --loss x", "x is needed for --"},
       {"run --schedule gpipe --ranks 1 --microbatches 1 --data /dev/zero", "is a device"},
   };
   for (const auto& [command, expected] : cases) {
