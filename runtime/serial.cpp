@@ -20,7 +20,7 @@ class SerialRun {
  public:
   SerialRun(const SerialPlan& plan, const TrainingOptions& options, const Corpus& corpus)
       : plan_(plan), options_(options), corpus_(corpus), control_(options.deadline) {
-    UseOneThread();
+    PrepareThread();
     tokens_.resize(static_cast<size_t>(plan.microbatches) * TokensPerMicrobatch());
     targets_.resize(tokens_.size());
     losses_.resize(static_cast<size_t>(plan.microbatches));

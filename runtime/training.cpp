@@ -22,7 +22,7 @@ int64_t TokensPerStep(const TrainingOptions& options, int microbatches) {
 
 double ValidationLoss(const TrainingOptions& options, const Corpus& corpus,
                       const std::vector<const float*>& stage_weights) {
-  UseOneThread();
+  PrepareThread();
   const int batch = options.microbatch_size;
   const int sequence = options.shape.sequence;
   const auto tokens_per_microbatch = static_cast<size_t>(batch) * static_cast<size_t>(sequence);

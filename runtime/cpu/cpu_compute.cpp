@@ -100,7 +100,7 @@ CpuCompute::StageState& CpuCompute::StateOf(int stage) {
 EventPtr CpuCompute::Start(const ComputeTask& task, std::span<const EventPtr> after) {
   for (const EventPtr& event : after) event->Wait();
   control_.CheckRunning();
-  UseOneThread();
+  PrepareThread();
   StageState& stage = StateOf(task.action.stage);
   const Nanoseconds start = control_.Now();
   switch (task.action.kind) {

@@ -2,12 +2,21 @@
 
 #include <dnnl.h>
 #include <omp.h>
+#ifdef __SSE3__
+#include <pmmintrin.h>
+#endif
 
 #include "models/error.h"
 
 namespace pipelag {
 
-void UseOneThread() { omp_set_num_threads(1); }
+void PrepareThread() {
+  omp_set_num_threads(1);
+#ifdef __SSE3__
+  _MM_SET_FLUSH_ZERO_MODE(_MM_FLUSH_ZERO_ON);
+  _MM_SET_DENORMALS_ZERO_MODE(_MM_DENORMALS_ZERO_ON);
+#endif
+}
 
 template <>
 void Multiply<float>(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n, int64_t k,

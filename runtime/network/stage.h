@@ -17,7 +17,7 @@ namespace pipelag {
 ///
 /// All buffers are the caller's. A slot is written by one Forward and read by the Backward of the
 /// same micro-batch; slots, weights and gradients of different calls may differ. The object holds
-/// scratch only: one per rank, used by one thread at a time, after UseOneThread(); results do not
+/// scratch only: one per rank, used by one thread at a time, after PrepareThread(); results do not
 /// depend on which. Nothing is allocated after construction. Boundary tensors are (B, T, C). Real
 /// is float or double (double is slow and meant for tests).
 template <class Real>

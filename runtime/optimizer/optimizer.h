@@ -49,7 +49,7 @@ struct TensorUpdate {
 };
 
 /// One per stage; owns its fp32 state, which starts at zero. Used by one thread at a time, after
-/// UseOneThread(). Nothing is allocated after construction.
+/// PrepareThread(). Nothing is allocated after construction.
 class Optimizer {
  public:
   Optimizer(const StageLayout& layout, float weight_decay);

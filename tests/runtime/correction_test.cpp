@@ -31,7 +31,7 @@ struct Played {
 /// `updates` of them with a warm-up, update n with the gradient at version max(0, n − delay).
 Played Play(const std::string& optimizer, const CorrectionOptions& correction, int delay,
             int updates = 30, float decay = 0.1f) {
-  UseOneThread();
+  PrepareThread();
   const StageLayout layout(Shape(), {0, 2});
   OptimizerOptions options;
   options.name = optimizer;

@@ -86,7 +86,7 @@ const std::vector<Figures>& AllFigures() {
 }
 
 TEST(Figures, AreThoseOfPyTorch) {
-  UseOneThread();
+  PrepareThread();
   const StageLayout layout({.layers = 1, .hidden = 4, .heads = 1, .sequence = 2, .vocabulary = 2},
                            {0, 1});
   for (const Figures& figures : AllFigures()) {

@@ -50,7 +50,7 @@ inline std::vector<float> Initial(const StageLayout& layout) {
 /// Weights after kUpdates steps in place, without delay.
 inline std::vector<float> Trained(const OptimizerOptions& options, const StageLayout& layout,
                                   const CorrectionOptions& correction = {}) {
-  UseOneThread();
+  PrepareThread();
   const auto optimizer = MakeCorrected(options, correction, layout, {});
   std::vector<float> weights = Initial(layout);
   for (int n = 1; n <= kUpdates; ++n) {

@@ -109,7 +109,7 @@ Tensor Eigenvalues(Tensor a, size_t n) {
 }
 
 TEST(Orthogonalise, BringsSingularValuesNearOne) {
-  UseOneThread();
+  PrepareThread();
   for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{12, 48}, {48, 12}, {16, 24}}) {
     std::vector<float> matrix;
     for (int64_t i = 0; i < rows * cols; ++i) {
@@ -131,7 +131,7 @@ TEST(Orthogonalise, BringsSingularValuesNearOne) {
 }
 
 TEST(Orthogonalise, LeavesZeroAlone) {
-  UseOneThread();
+  PrepareThread();
   std::vector<float> matrix(12, 0.0f);
   std::vector<float> workspace(static_cast<size_t>(OrthogonaliseWorkspace(3, 4)));
   Orthogonalise(3, 4, matrix.data(), workspace.data());

@@ -13,7 +13,7 @@ namespace pipelag {
 template <class Real>
 struct StageChain {
   StageChain(const NetworkShape& shape, int stages, int microbatch_size, uint64_t seed = 1) {
-    UseOneThread();
+    PrepareThread();
     for (const LayerRange& range : SplitLayers(shape.layers, stages)) {
       networks.emplace_back(shape, range, microbatch_size);
       const StageLayout& layout = networks.back().layout();
