@@ -44,6 +44,11 @@ std::optional<bool> LateUpdate(const Arguments& arguments) {
   return arguments.Choice("update-placement", kPlacements) == "late";
 }
 
+Sends SendsOf(const Arguments& arguments) {
+  constexpr std::string_view kSends[] = {"rendezvous", "eager"};
+  return arguments.Choice("sends", kSends) == "eager" ? Sends::kEager : Sends::kRendezvous;
+}
+
 /// What the file says stands; a flag may repeat it but not contradict it.
 NamedSchedule ReadScheduleFile(const std::string& file, const Arguments& arguments) {
   NamedSchedule named{ReadCsv(file), file};
@@ -52,6 +57,12 @@ NamedSchedule ReadScheduleFile(const std::string& file, const Arguments& argumen
     throw Error(fmt::format("{}: '{}' contradicts {}, which has {} {}", arguments.PlaceOf(flag),
                             arguments.Text(flag), file, actual, what));
   };
+  if (arguments.Has("sends")) {
+    if (named.schedule.given_order.empty()) {
+      throw Error(fmt::format("{}: {} has no sends", arguments.PlaceOf("sends"), file));
+    }
+    named.schedule.sends = SendsOf(arguments);
+  }
   check("ranks", named.schedule.ranks, "ranks");
   check("microbatches", named.schedule.microbatches, "micro-batches per step");
   for (const char* flag : {"flush-barrier", "clip-norm", "reduction"}) {
@@ -176,6 +187,8 @@ std::vector<Flag> ScheduleFlags() {
       {"schedule", "NAME[,NAME...]",
        fmt::format("known schedules ({}) or paths of .csv files",
                    fmt::join(KnownSchedules(), " "))},
+      {"sends", "rendezvous|eager",
+       "of a .csv with sends: whether a send waits for its receive (default: rendezvous)"},
       {"ranks", "COUNT", "pipeline size"},
       {"microbatches", "COUNT", "micro-batches per update"},
       {"warmup-slope", "COUNT",
@@ -251,6 +264,12 @@ std::vector<NamedSchedule> SchedulesOf(const Arguments& arguments) {
                       "schedule is '{}'",
                       arguments.PlaceOf("schedule"), name, Nearest(name, KnownSchedules())));
     }
+  }
+  const bool any_file = std::any_of(schedules.begin(), schedules.end(),
+                                    [](const NamedSchedule& named) { return !named.file.empty(); });
+  if (arguments.Has("sends") && !any_file) {
+    throw Error(fmt::format("{}: is for the sends of a .csv file, but no file is named",
+                            arguments.PlaceOf("sends")));
   }
   return schedules;
 }

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/file.h"
+#include "models/schedule/issue_order.h"
 #include "models/schedule/text.h"
 #include "tools/flags.h"
 #include "tools/result.h"
@@ -108,16 +109,27 @@ std::vector<Program> Check(const std::vector<NamedSchedule>& schedules, const Ar
   return programs;
 }
 
+std::vector<std::vector<Action>> RowsToExport(const Program& program, const Arguments& arguments) {
+  constexpr std::string_view kForms[] = {"compute", "communication"};
+  const bool transfers = arguments.Has("export-form") &&
+                         arguments.Choice("export-form", kForms) == "communication";
+  return transfers ? BodyWithTransfers(program) : program.schedule().body;
+}
+
 int Run(const Arguments& arguments) {
   const bool json = WantsJson(arguments);
   const std::string target = arguments.TextOr("export", "");
   if (!target.empty()) CheckWritable(target);
+  if (target.empty() && arguments.Has("export-form")) {
+    throw Error(fmt::format("{}: is the form of a file, but no --export is asked for",
+                            arguments.PlaceOf("export-form")));
+  }
   const std::vector<Program> programs = Check(SchedulesOf(arguments), arguments, json);
   if (!target.empty()) {
     if (programs.size() != 1) {
       throw Error(fmt::format("--export: one file holds one schedule, not {}", programs.size()));
     }
-    WriteCsv(programs[0].schedule(), target);
+    WriteCsv(programs[0].schedule(), RowsToExport(programs[0], arguments), target);
   }
   std::vector<Json> results;
   for (const Program& program : programs) {
@@ -145,7 +157,10 @@ Subcommand ScheduleCommand() {
           "An ill-formed schedule ends with exit code 2 and its grid with the bad cells marked.\n\n"
           "Example: pipelag schedule --schedule 1f1b --ranks 4 --microbatches 8 --export 1f1b.csv",
       .flags = Concatenate(
-          {ScheduleFlags(), {{"export", "FILE", "write the schedule as CSV"}, FormatFlag()}}),
+          {ScheduleFlags(), {{"export", "FILE", "write the schedule as CSV"},
+            {"export-form", "compute|communication",
+             "whether its CSV has the sends and receives too (default: compute)"},
+            FormatFlag()}}),
       .run = Run,
   };
 }
