@@ -227,6 +227,9 @@ std::vector<Flag> CostFlags() {
       {"backward", "TIME[,TIME...]", "backward of a stage (default without any times: 2ms)"},
       {"backward-input", "TIME[,TIME...]", "its part for the input, with --backward-weight"},
       {"backward-weight", "TIME[,TIME...]", "its part for the weights, with --backward-input"},
+      {"overlap", "TIME[,TIME...]",
+       "of dualpipe and dualpipe-v: an F and a B that overlap, by the stage of the F (default: as "
+       "long as one after the other)"},
       {"update", "TIME[,TIME...]", "optimizer update of a stage (default: 0)"},
       {"p2p-latency", "TIME", "from the end of sending to arrival (default: 0)"},
       {"p2p-bandwidth", "RATE", "between two ranks, each direction (default: unlimited)"},
@@ -285,6 +288,20 @@ Program Lower(const NamedSchedule& named, const Arguments& arguments) {
   }
 }
 
+void RefuseUselessOverlap(const std::vector<NamedSchedule>& schedules,
+                          const Arguments& arguments) {
+  if (!arguments.Has("overlap")) return;
+  for (const NamedSchedule& named : schedules) {
+    for (const auto& body : named.schedule.body) {
+      for (const Action& action : body) {
+        if (action.overlaps_next) return;
+      }
+    }
+  }
+  throw Error(fmt::format("{}: no F overlaps a B in {}", arguments.PlaceOf("overlap"),
+                          fmt::join(arguments.Texts("schedule"), ", ")));
+}
+
 Costs CostsOf(const Arguments& arguments, int stages) {
   const bool any_time =
       std::any_of(std::begin(kTimesOfCompute), std::end(kTimesOfCompute),
@@ -303,6 +320,7 @@ Costs CostsOf(const Arguments& arguments, int stages) {
   times("backward", costs.backward);
   times("backward-input", costs.backward_input);
   times("backward-weight", costs.backward_weight);
+  times("overlap", costs.overlap);
   times("update", costs.update);
   if (any_time && !arguments.Has("costs")) RequireTimes(arguments);
   if (costs.update.empty()) costs.update.resize(static_cast<size_t>(stages));

@@ -33,6 +33,9 @@ struct NamedSchedule {
 };
 std::vector<NamedSchedule> SchedulesOf(const Arguments& arguments);
 
+/// Throws Error if --overlap is given but none of the schedules overlaps anything.
+void RefuseUselessOverlap(const std::vector<NamedSchedule>& schedules, const Arguments& arguments);
+
 /// Checked and lowered, for --steps or the default number of steps. A ScheduleError names the file.
 Program Lower(const NamedSchedule& named, const Arguments& arguments);
 

@@ -13,6 +13,7 @@
 #include "tools/flags.h"
 #include "tools/result.h"
 #include "tools/table.h"
+#include "traces/in_flight.h"
 
 namespace pipelag {
 namespace {
@@ -47,6 +48,8 @@ Json JsonOf(const Program& program) {
     }
     per_rank.push_back({{"rank", rank},
                         {"peak_in_flight", program.PeakInFlightOfRank(rank)},
+                        {"peak_in_flight_shares", InShares(program.PeakInFlightOfRank(rank),
+                                                           schedule.ranks, schedule.stages)},
                         {"actions", std::move(actions)}});
   }
   return {{"schedule", schedule.name},      {"policy", PolicyName(schedule.policy)},
