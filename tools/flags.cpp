@@ -51,7 +51,7 @@ Sends SendsOf(const Arguments& arguments) {
 
 /// What the file says stands; a flag may repeat it but not contradict it.
 NamedSchedule ReadScheduleFile(const std::string& file, const Arguments& arguments) {
-  NamedSchedule named{ReadCsv(file), file};
+  NamedSchedule named{.schedule = ReadCsv(file), .file = file};
   const auto check = [&](const std::string& flag, int actual, const char* what) {
     if (!arguments.Has(flag) || arguments.Count(flag) == actual) return;
     throw Error(fmt::format("{}: '{}' contradicts {}, which has {} {}", arguments.PlaceOf(flag),
@@ -103,7 +103,7 @@ void RefuseUseless(const Arguments& arguments, const std::vector<std::string>& n
   }
 }
 
-Schedule GenerateByFlags(const Generator& generator, const Arguments& arguments) {
+NamedSchedule GenerateByFlags(const Generator& generator, const Arguments& arguments) {
   GeneratorOptions options;
   options.ranks = static_cast<int>(arguments.Count("ranks"));
   options.microbatches = static_cast<int>(arguments.Count("microbatches"));
@@ -137,7 +137,7 @@ Schedule GenerateByFlags(const Generator& generator, const Arguments& arguments)
     const int chunks = options.chunks > 0 ? options.chunks : GeneratorOptions::kChunksOfZbAuto;
     options.costs = GivenCostsOf(CostsOf(arguments, options.ranks * chunks));
   }
-  return Generate(generator.name, options);
+  return {Generate(generator.name, options), "", generator.facts(options)};
 }
 
 Costs DefaultCosts(int stages) {
@@ -257,7 +257,7 @@ std::vector<NamedSchedule> SchedulesOf(const Arguments& arguments) {
     const auto generator = std::find_if(Generators().begin(), Generators().end(),
                                         [&](const Generator& g) { return g.name == name; });
     if (generator != Generators().end()) {
-      schedules.push_back({GenerateByFlags(*generator, arguments), ""});
+      schedules.push_back(GenerateByFlags(*generator, arguments));
     } else if (std::filesystem::path(name).extension() == ".csv" ||
                name.find('/') != std::string::npos) {
       schedules.push_back(ReadScheduleFile(name, arguments));

@@ -30,6 +30,7 @@ int64_t WarmUpOf(const Arguments& arguments);
 struct NamedSchedule {
   Schedule schedule;
   std::string file;  ///< empty for a generated one
+  std::vector<Fact> facts = {};  ///< of a generated one: what is known in closed form
 };
 std::vector<NamedSchedule> SchedulesOf(const Arguments& arguments);
 

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "tests/tools/command.h"
@@ -55,6 +56,30 @@ TEST(Schedule, TheOrderOfPyTorchsForm) {
   EXPECT_EQ(place.Read("x.csv"),
             "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
             "1RECV_F0,1RECV_F1,1F0,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n");
+}
+
+TEST(Schedule, ClosedFormsBesideWhatTheOrderGives) {
+  const Workplace place;
+  const std::string sizes = " --ranks 4 --microbatches 8";
+  const json facts =
+      Json(place.Pipelag("schedule --format json --schedule zb-h2" + sizes)).at("facts");
+  std::map<std::string, json> values;
+  for (const json& fact : facts) {
+    EXPECT_EQ(fact.at("agrees"), true) << fact;
+    values[fact.at("quantity")] = fact.at("value");
+  }
+  EXPECT_EQ(values.at("idle of makespan"), json({1, 9}));
+  EXPECT_EQ(values.at("idle of span"), 0);
+  EXPECT_EQ(values.at("in flight"), 7);
+  const std::string text = place.Pipelag("schedule --schedule interleaved-1f1b" + sizes).out;
+  EXPECT_THAT(text, HasSubstr("(p − 1) / (v·m + p − 1)"));
+  EXPECT_THAT(text, HasSubstr("in flight per rank: 11,9,7,5, in shares of 1/4 of the network "
+                              "5.5,4.5,3.5,2.5\n"));
+  EXPECT_THAT(place.Pipelag("schedule --schedule zb-auto" + sizes).out,
+              HasSubstr("no closed form is known for these sizes: idle of makespan, in flight\n"));
+  place.Write("x.csv", "0F0,0B0\n1F0,1B0\n");
+  EXPECT_THAT(place.Pipelag("schedule --schedule x.csv").out,
+              HasSubstr("closed form: none is known of an order that is a file's own\n"));
 }
 
 struct Refusal {
