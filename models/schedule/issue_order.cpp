@@ -1,11 +1,10 @@
 #include "models/schedule/issue_order.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <tuple>
 
 #include "models/schedule/given_order.h"
+#include "models/schedule/periodic_order.h"
 #include "models/schedule/play.h"
 
 namespace pipelag {
@@ -110,12 +109,7 @@ std::vector<std::vector<RunAction>> IssueOrder(const Program& program) {
 std::vector<std::vector<Action>> BodyWithTransfers(const Program& program) {
   const Schedule& schedule = program.schedule();
   if (!schedule.given_order.empty()) return schedule.given_order;
-  if (!schedule.flushes()) {
-    throw Error(
-        fmt::format("{}: has no flush, and only a step between two flushes has an order with its "
-                    "transfers",
-                    schedule.name));
-  }
+  if (!schedule.flushes()) return PeriodicBodyWithTransfers(program);
   const std::vector<std::vector<RunAction>> orders = IssueOrder(program.WithSteps(1));
   std::vector<std::vector<Action>> rows;
   for (size_t rank = 0; rank < orders.size(); ++rank) {

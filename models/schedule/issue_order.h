@@ -21,8 +21,7 @@ namespace pipelag {
 std::vector<std::vector<RunAction>> IssueOrder(const Program& program);
 
 /// One step of the body with its transfers at their places in the issue order, the ARs where they
-/// are posted: the given order, where there is one. Throws Error for a schedule without a flush,
-/// whose steps have no beginning.
+/// are posted: the given order, where there is one. Of a body without a flush: periodic_order.h.
 std::vector<std::vector<Action>> BodyWithTransfers(const Program& program);
 
 }  // namespace pipelag

@@ -44,8 +44,8 @@ std::vector<Schedule> SchedulesOf(std::string_view name, int p, int m) {
 TEST(IssueOrder, BlockingSerialRanksComeThroughOnEverySchedule) {
   for (const Generator& generator : Generators()) {
     int seen = 0;
-    for (int p = 1; p <= 6; ++p) {
-      for (const int m : {1, 2, 3, 4, 5, 8, 12, 13}) {
+    for (int p = 1; p <= 5; ++p) {
+      for (const int m : {1, 2, 3, 5, 8, 12}) {
         for (const Schedule& schedule : SchedulesOf(generator.name, p, m)) {
           const Program program(schedule, schedule.flushes() ? 2 : 5);
           SCOPED_TRACE(testing::Message() << generator.name << ' ' << p << ' ' << m);
@@ -55,12 +55,12 @@ TEST(IssueOrder, BlockingSerialRanksComeThroughOnEverySchedule) {
         }
       }
     }
-    EXPECT_GE(seen, 8) << generator.name;
+    EXPECT_GE(seen, 6) << generator.name;
   }
 }
 
 TEST(IssueOrder, BlockingSerialRanksComeThroughOnRandomSchedules) {
-  for (uint64_t n = 0; n < 1500; ++n) {
+  for (uint64_t n = 0; n < 600; ++n) {
     Luck luck(31, n);
     const Program flush(RandomFlush(luck), luck.Between(1, 3));
     ExpectIssueOrder(flush, IssueOrder(flush));
@@ -103,17 +103,16 @@ void ExpectRoundTrip(const Schedule& schedule) {
     return;
   }
   ASSERT_EQ(read.given_order, BodyWithTransfers(program));
-  const Program again(read, 3);
+  const Program again(read, schedule.flushes() ? 3 : 7);
   ASSERT_EQ(Reread(again).given_order, read.given_order);
   ExpectIssueOrder(again, IssueOrder(again));
 }
 
 TEST(IssueOrder, SurvivesACsvWithTransfers) {
   for (const Generator& generator : Generators()) {
-    for (int p = 1; p <= 5; ++p) {
-      for (const int m : {1, 2, 4, 5, 10, 12}) {
+    for (int p = 1; p <= 4; ++p) {
+      for (const int m : {1, 2, 4, 5, 8}) {
         for (const Schedule& schedule : SchedulesOf(generator.name, p, m)) {
-          if (!schedule.flushes()) continue;
           SCOPED_TRACE(testing::Message() << generator.name << ' ' << p << ' ' << m);
           ExpectRoundTrip(schedule);
           if (testing::Test::HasFailure()) return;
@@ -121,7 +120,7 @@ TEST(IssueOrder, SurvivesACsvWithTransfers) {
       }
     }
   }
-  for (uint64_t n = 0; n < 500; ++n) {
+  for (uint64_t n = 0; n < 300; ++n) {
     Luck luck(32, n);
     const Schedule schedule = RandomFlush(luck);
     const bool idle_rank = std::any_of(schedule.body.begin(), schedule.body.end(),
@@ -133,9 +132,17 @@ TEST(IssueOrder, SurvivesACsvWithTransfers) {
   }
 }
 
-TEST(IssueOrder, AStepWithoutAFlushHasNone) {
-  const Program program(Generate("2bw", {.ranks = 2, .microbatches = 2}), 1);
-  EXPECT_THROW(BodyWithTransfers(program), Error);
+TEST(IssueOrder, OfAnEndlessBodySurvivesACsvToo) {
+  for (uint64_t n = 0; n < 400; ++n) {
+    Luck luck(34, n);
+    const Schedule schedule = RandomEndless(luck);
+    const bool idle_rank = std::any_of(schedule.body.begin(), schedule.body.end(),
+                                       [](const auto& body) { return body.empty(); });
+    if (idle_rank) continue;
+    SCOPED_TRACE(n);
+    ExpectRoundTrip(schedule);
+    if (testing::Test::HasFailure()) return;
+  }
 }
 
 }  // namespace

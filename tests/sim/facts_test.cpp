@@ -64,8 +64,8 @@ std::string Text(const std::vector<Ratio>& values) {
 TEST(Facts, AreWhatTheOrderGives) {
   std::map<std::string, std::set<Quantity>> claimed;
   for (const Generator& generator : Generators()) {
-    for (int p = 1; p <= 8; ++p) {
-      for (const int m : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 16, 20, 24, 31}) {
+    for (int p = 1; p <= 7; ++p) {
+      for (const int m : {1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 16, 21}) {
         for (const GeneratorOptions& options : Variants(p, m)) {
           std::optional<Program> program;
           try {
