@@ -98,9 +98,9 @@ class Derivation {
 
 bool Agree(const std::vector<Ratio>& values, const std::vector<Ratio>& derived) {
   if (values.size() == derived.size()) return values == derived;
-  return values.size() == 1 &&
-         std::all_of(derived.begin(), derived.end(),
-                     [&](const Ratio& ratio) { return ratio == values.front(); });
+  return values.size() == 1 && std::all_of(derived.begin(), derived.end(), [&](const Ratio& ratio) {
+           return ratio == values.front();
+         });
 }
 
 }  // namespace

@@ -14,8 +14,8 @@ struct DerivedFact {
   bool agrees = false;
 };
 
-/// Each fact as the program has it: by its own steps for what is in flight, by the endless order for
-/// versions and delays; idle times at the times of facts.h, of one step or in steady state.
+/// Each fact as the program has it: by its own steps for what is in flight, by the endless order
+/// for versions and delays; idle times at the times of facts.h, of one step or in steady state.
 std::vector<DerivedFact> DeriveFacts(const std::vector<Fact>& facts, const Program& program);
 
 }  // namespace pipelag

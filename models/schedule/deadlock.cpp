@@ -177,10 +177,8 @@ class LawWaits {
   /// A gradient is missing, or a member's reduce lane is not there yet.
   Wait OfReduction(const Blocked& head) const {
     const auto [group, step] = *head.reduction;
-    Wait wait{ReduceLane(head.rank),
-              PlaceAt(head.rank, PlaceOfReduction(head.rank, group, step)),
-              0,
-              {}};
+    Wait wait{
+        ReduceLane(head.rank), PlaceAt(head.rank, PlaceOfReduction(head.rank, group, step)), 0, {}};
     for (const int stage : schedule_.groups[static_cast<size_t>(group)].stages) {
       const int rank = RankOf(stage);
       const auto& body = Body(rank);
@@ -237,8 +235,7 @@ std::vector<Finding> CycleFindings(std::string_view opening, const std::vector<W
   return findings;
 }
 
-std::vector<Finding> DeadlockFindings(const Program& program,
-                                      const std::vector<Blocked>& blocked) {
+std::vector<Finding> DeadlockFindings(const Program& program, const std::vector<Blocked>& blocked) {
   return CycleFindings("deadlock on any links", LawWaits(program, blocked).All());
 }
 

@@ -26,9 +26,9 @@ struct Wait {
   Place what;
 };
 
-/// One wait for every lane that is stuck; not empty. The first finding tells the circle, "<opening>:
-/// 0B0 (rank 0) → 1B0 (rank 1) → 1F1 → …, each waiting for the next", the others of the further
-/// lanes in it, then of those that wait behind it.
+/// One wait for every lane that is stuck; not empty. The first finding tells the circle,
+/// "<opening>: 0B0 (rank 0) → 1B0 (rank 1) → 1F1 → …, each waiting for the next", the others of the
+/// further lanes in it, then of those that wait behind it.
 std::vector<Finding> CycleFindings(std::string_view opening, const std::vector<Wait>& waits);
 
 /// Of a run that came to a stop by the law of execution. Actions are named as they stand in the

@@ -44,9 +44,8 @@ std::vector<Quantity> WithoutFact(const std::vector<Fact>& facts, bool flushes) 
   for (const Quantity quantity :
        {flushes ? Quantity::kIdleOfMakespan : Quantity::kSteadyIdle, Quantity::kInFlight,
         Quantity::kWeightVersions, Quantity::kGradientDelay}) {
-    const bool known = std::any_of(facts.begin(), facts.end(), [&](const Fact& fact) {
-      return fact.quantity == quantity;
-    });
+    const bool known = std::any_of(facts.begin(), facts.end(),
+                                   [&](const Fact& fact) { return fact.quantity == quantity; });
     if (!known) missing.push_back(quantity);
   }
   return missing;

@@ -58,8 +58,8 @@ class OrderChecker {
     return ActionText(schedule_, Row(spot.rank)[static_cast<size_t>(spot.position)]);
   }
   std::string Text(ActionKind kind, int placed, int64_t microbatch) const {
-    return ActionText(schedule_, {static_cast<int32_t>(microbatch), static_cast<uint16_t>(placed),
-                                  kind, false});
+    return ActionText(
+        schedule_, {static_cast<int32_t>(microbatch), static_cast<uint16_t>(placed), kind, false});
   }
 
   void Add(std::string message, const Spot& spot) {
@@ -112,8 +112,7 @@ class OrderChecker {
     const std::string text = ActionText(schedule_, a);
     const bool known = a.stage < schedule_.placed_stages();
     if (!known) {
-      Add(fmt::format("{} names a stage that does not exist: there are {}", text,
-                      schedule_.stages),
+      Add(fmt::format("{} names a stage that does not exist: there are {}", text, schedule_.stages),
           spot);
       return;
     }
@@ -151,22 +150,21 @@ class OrderChecker {
     for (const auto& [key, message] : messages_) {
       const auto& [forward, stage, i] = key;
       const int64_t shown = ShownNumber(message, i);
-      const std::string send = Text(
-          forward ? ActionKind::kSendForward : ActionKind::kSendBackward,
-          forward ? stage - 1 : stage + 1, shown);
-      const std::string receive = Text(
-          forward ? ActionKind::kReceiveForward : ActionKind::kReceiveBackward, stage, shown);
+      const std::string send = Text(forward ? ActionKind::kSendForward : ActionKind::kSendBackward,
+                                    forward ? stage - 1 : stage + 1, shown);
+      const std::string receive =
+          Text(forward ? ActionKind::kReceiveForward : ActionKind::kReceiveBackward, stage, shown);
       if (message.send.rank < 0 && message.receive.rank < 0) {
-        Add(fmt::format("{} gets no message: {} and {} are missing", TextAt(message.consumer),
-                        send, receive),
+        Add(fmt::format("{} gets no message: {} and {} are missing", TextAt(message.consumer), send,
+                        receive),
             message.consumer);
       } else if (message.send.rank < 0) {
         Add(fmt::format("{} receives what is never sent: rank {} has no {}",
                         TextAt(message.receive), message.producer.rank, send),
             message.receive);
       } else if (message.receive.rank < 0) {
-        Add(fmt::format("{} sends what is never received: rank {} has no {}",
-                        TextAt(message.send), message.consumer.rank, receive),
+        Add(fmt::format("{} sends what is never received: rank {} has no {}", TextAt(message.send),
+                        message.consumer.rank, receive),
             message.send);
       } else if (message.send.place < message.producer.place) {
         Add(fmt::format("{} stands before {}, whose result it sends", TextAt(message.send),

@@ -116,8 +116,7 @@ class PeriodicGraph {
       const bool forward = IsForward(a.kind);
       if (!forward && !YieldsInputGradient(a.kind)) continue;
       if (forward ? schedule_.IsLast(a.stage) : schedule_.IsFirst(a.stage)) continue;
-      const Where& to =
-          cells_.at({forward, a.stage + (forward ? 1 : -1), schedule_.WithinStep(a)});
+      const Where& to = cells_.at({forward, a.stage + (forward ? 1 : -1), schedule_.WithinStep(a)});
       const int64_t later = (a.microbatch - Body(to.rank)[to.position].microbatch) / m_;
       const int consumer = NodeAt(to.rank, to.position);
       if (to.rank == rank) {
@@ -251,7 +250,10 @@ class Timetable {
         const int64_t late = FloorDiv(moment - BeginOf(rank), period_);
         const int64_t number = a.microbatch - late * schedule_.microbatches;
         transfers[static_cast<size_t>(rank)].push_back(
-            {moment - late * period_, lane.sender, lane.payload, lane.receiver,
+            {moment - late * period_,
+             lane.sender,
+             lane.payload,
+             lane.receiver,
              {static_cast<int32_t>(number), static_cast<uint16_t>(stage), kind}});
       };
       add(lane.sender, lane.payload, a.stage);
@@ -269,9 +271,8 @@ class Timetable {
   /// Of a rank that has a transfer, and so a computation.
   int64_t BeginOf(int rank) const {
     const auto& body = schedule_.body[static_cast<size_t>(rank)];
-    const auto first = std::find_if(body.begin(), body.end(), [](const Action& a) {
-      return a.kind != ActionKind::kAllReduce;
-    });
+    const auto first = std::find_if(
+        body.begin(), body.end(), [](const Action& a) { return a.kind != ActionKind::kAllReduce; });
     return MomentOf(rank, static_cast<size_t>(first - body.begin()));
   }
 

@@ -19,8 +19,8 @@ SerialExecution::SerialExecution(const Schedule& schedule, int64_t steps, Sends 
   }
   for (size_t g = 0; g < schedule.groups.size(); ++g) {
     const auto group = static_cast<int>(g);
-    const auto gradients = static_cast<int64_t>(schedule.groups[g].stages.size()) *
-                           schedule.microbatches_per_stream();
+    const auto gradients =
+        static_cast<int64_t>(schedule.groups[g].stages.size()) * schedule.microbatches_per_stream();
     for (int64_t t = 0; t < steps; ++t) missing_[{group, t}] = gradients + MembersOf(group);
   }
 }
@@ -44,8 +44,8 @@ int64_t SerialExecution::MembersOf(int group) const {
 }
 
 SerialExecution::Message SerialExecution::MessageOf(const RunAction& transfer) const {
-  const bool forward = transfer.kind == ActionKind::kSendForward ||
-                       transfer.kind == ActionKind::kReceiveForward;
+  const bool forward =
+      transfer.kind == ActionKind::kSendForward || transfer.kind == ActionKind::kReceiveForward;
   const int hop = forward ? 1 : -1;
   return {forward, transfer.stage + (IsSend(transfer.kind) ? hop : 0), transfer.microbatch};
 }
@@ -160,8 +160,7 @@ bool SerialExecution::MayUpdate(const RunAction& update) const {
 
 Place SerialExecution::PlaceOf(int rank, const RunAction& action) const {
   const auto& row = schedule_.given_order[static_cast<size_t>(rank)];
-  return {ActionText(schedule_, row[static_cast<size_t>(action.position)]), rank,
-          action.position};
+  return {ActionText(schedule_, row[static_cast<size_t>(action.position)]), rank, action.position};
 }
 
 Wait SerialExecution::WaitOf(int rank) const {

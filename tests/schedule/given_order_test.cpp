@@ -171,8 +171,8 @@ TEST(GivenOrder, OnePeerForBothDirections) {
   }
 }
 
-// The usual way works wherever sends are eager, on every schedule; where they are not, what fails is
-// what serial ranks fail at.
+// The usual way works wherever sends are eager, on every schedule; where they are not, what fails
+// is what serial ranks fail at.
 TEST(GivenOrder, TheUsualWayNeedsEagerSends) {
   int failed = 0;
   int passed = 0;

@@ -31,7 +31,8 @@ class SerialRanks {
       }
     }
     for (size_t rank = 0; rank < orders_.size(); ++rank) {
-      if (next_[rank] < orders_[rank].size()) wrong_ += "stuck: rank " + std::to_string(rank) + '\n';
+      if (next_[rank] < orders_[rank].size())
+        wrong_ += "stuck: rank " + std::to_string(rank) + '\n';
     }
     return wrong_;
   }
@@ -128,8 +129,7 @@ class SerialRanks {
       for (size_t g = 0; g < s_.groups.size(); ++g) {
         for (const int stage : s_.groups[g].stages) {
           if (stage != a.stage) continue;
-          there = there &&
-                  done_.contains({ActionKind::kAllReduce, static_cast<int>(g), a.step});
+          there = there && done_.contains({ActionKind::kAllReduce, static_cast<int>(g), a.step});
         }
       }
     }
@@ -149,8 +149,8 @@ class SerialRanks {
 
 /// The messages between two ranks as one of them meets them: (kind of the payload, receiving stage,
 /// micro-batch), both directions.
-inline std::vector<std::tuple<bool, int, int64_t>> MessagesWith(const Schedule& s, int peer,
-                                                                const std::vector<RunAction>& order) {
+inline std::vector<std::tuple<bool, int, int64_t>> MessagesWith(
+    const Schedule& s, int peer, const std::vector<RunAction>& order) {
   std::vector<std::tuple<bool, int, int64_t>> messages;
   for (const RunAction& a : order) {
     if (!IsTransfer(a.kind)) continue;

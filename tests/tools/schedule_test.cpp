@@ -20,9 +20,8 @@ json Json(const Outcome& outcome) {
 
 TEST(Schedule, ExportsWithCommunicationAndReadsItAnywhere) {
   const Workplace place;
-  for (const std::string name :
-       {"gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-v", "dualpipe", "dualpipe-v", "pipedream",
-        "paci", "2bw"}) {
+  for (const std::string name : {"gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-v", "dualpipe",
+                                 "dualpipe-v", "pipedream", "paci", "2bw"}) {
     const std::string flags = " --schedule " + name + " --ranks 4 --microbatches 8";
     ASSERT_EQ(
         place.Pipelag("schedule --export x.csv --export-form communication" + flags).exit_code, 0);
@@ -40,8 +39,8 @@ TEST(Schedule, ExportsWithCommunicationAndReadsItAnywhere) {
               0);
     EXPECT_EQ(place.Read("x.csv"), place.Read("again.csv")) << name;
     ASSERT_EQ(place.Pipelag("schedule --schedule x.csv --export bare.csv").exit_code, 0);
-    ASSERT_EQ(place.Pipelag("schedule --export compute.csv --export-form compute" + flags).exit_code,
-              0);
+    ASSERT_EQ(
+        place.Pipelag("schedule --export compute.csv --export-form compute" + flags).exit_code, 0);
     EXPECT_EQ(place.Read("bare.csv"), place.Read("compute.csv")) << name;
     for (const std::string& file : place.Files()) place.Remove(file);
   }

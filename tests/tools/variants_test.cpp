@@ -100,7 +100,8 @@ TEST_F(Variants, ActivationsInSharesOfANetworkCutByRanks) {
   EXPECT_THAT(shares(std::string("--schedule dualpipe") + kSplit), ElementsAre(5, 5, 5, 5));
   EXPECT_THAT(shares(std::string("--schedule dualpipe-v") + kSplit),
               ElementsAre(4.5, 4.5, 4.5, 4.5));
-  const Outcome several = place_.Pipelag("simulate --schedule 1f1b,zb-v --ranks 4 --microbatches 8");
+  const Outcome several =
+      place_.Pipelag("simulate --schedule 1f1b,zb-v --ranks 4 --microbatches 8");
   EXPECT_THAT(several.out, HasSubstr("shares\n"));
   EXPECT_THAT(place_.Pipelag("simulate --schedule zb-v --ranks 4 --microbatches 8").out,
               HasSubstr("a share is those of 1/4 of the network"));
@@ -109,10 +110,9 @@ TEST_F(Variants, ActivationsInSharesOfANetworkCutByRanks) {
   EXPECT_THAT(Column(of_schedule.at("per_rank"), "peak_in_flight_shares"),
               ElementsAre(5.5, 4.5, 3.5, 2.5));
   // A trace of both directions counts no stage twice either.
-  ASSERT_EQ(
-      place_.Pipelag("simulate --schedule dualpipe --ranks 4 --microbatches 8 --trace t.json")
-          .exit_code,
-      0);
+  ASSERT_EQ(place_.Pipelag("simulate --schedule dualpipe --ranks 4 --microbatches 8 --trace t.json")
+                .exit_code,
+            0);
   const json analyzed = Run("analyze t.json");
   EXPECT_EQ(analyzed.at("stages"), 4);
   EXPECT_THAT(Column(analyzed.at("per_rank"), "peak_in_flight_shares"), ElementsAre(5, 5, 5, 5));
@@ -163,8 +163,9 @@ TEST_F(Variants, Overlap) {
             Simulate(dualpipe + "--overlap 2600ns,2600ns,2600ns,2600ns"));
   EXPECT_EQ(Simulate(dualpipe), Simulate(dualpipe + "--overlap 3us"));
   EXPECT_GT(Makespan(dualpipe + "--overlap 2600ns,2600ns,2700ns,2600ns"), 24400);
-  EXPECT_EQ(StepTime("--schedule dualpipe-v --p2p-latency 100ns --overlap 3us" + std::string(kSplit)),
-            json({55600, 1}));
+  EXPECT_EQ(
+      StepTime("--schedule dualpipe-v --p2p-latency 100ns --overlap 3us" + std::string(kSplit)),
+      json({55600, 1}));
   ExpectRefused("simulate " + dualpipe + "--overlap 1us,2us", "--overlap has 2 entries");
   ExpectRefused("simulate --schedule 1f1b,gpipe --overlap 2us" + std::string(kFour),
                 "--overlap: no F overlaps a B in 1f1b, gpipe");
@@ -201,7 +202,8 @@ TEST_F(Variants, Cluster) {
       {"from": "b", "to": "d", "bandwidth": "1GB/s", "latency": "1us"},
       {"from": "c", "to": "d", "bandwidth": "1GB/s", "latency": "1us"}]})");
   const std::string base =
-      "--schedule 1f1b --ranks 2 --microbatches 2 --forward 1us --backward 2us --cluster four.json ";
+      "--schedule 1f1b --ranks 2 --microbatches 2 --forward 1us --backward 2us --cluster "
+      "four.json ";
   EXPECT_EQ(Makespan(base), 9000 + 2000);
   EXPECT_EQ(Makespan(base + "--activation-bytes 500B"), 9000 + 3000);
   const std::string reduced = base + "--replicas 2 --gradient-bytes 10KB ";
@@ -257,8 +259,8 @@ TEST_F(Variants, SideBySideSaysWhyIdle) {
   const Outcome outcome =
       place_.Pipelag("simulate --schedule gpipe,1f1b,2bw --p2p-latency 100ns" + std::string(kFour));
   EXPECT_THAT(outcome.out, HasSubstr("\nwhy idle, over all ranks\nschedule"));
-  const json results = Simulate("--schedule gpipe,1f1b,2bw --p2p-latency 100ns" + std::string(kFour))
-                           .at("results");
+  const json results =
+      Simulate("--schedule gpipe,1f1b,2bw --p2p-latency 100ns" + std::string(kFour)).at("results");
   for (const json& result : results) {
     int64_t idle = 0;
     int64_t explained = 0;
