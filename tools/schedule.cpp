@@ -224,8 +224,10 @@ Subcommand ScheduleCommand() {
       .summary = "prints, checks, exports and imports schedules; delays, versions, in flight",
       .details =
           "A cell reads <stage><kind><micro-batch>: F forward, B backward, I and W its parts for\n"
-          "the input and the weights, U update, AR all-reduce. A CSV is in the form of PyTorch's\n"
-          "pipelining schedules; what it cannot say stands in a .json file of the same name.\n"
+          "the input and the weights, U update, AR all-reduce, SEND_F RECV_F SEND_B RECV_B the\n"
+          "halves of a message. A CSV is in either form of PyTorch's pipelining schedules; what it\n"
+          "cannot say stands in a .json file of the same name. One with sends and receives must\n"
+          "have all of them, in an order in which ranks that block do not deadlock.\n"
           "An ill-formed schedule ends with exit code 2 and its grid with the bad cells marked.\n\n"
           "Example: pipelag schedule --schedule 1f1b --ranks 4 --microbatches 8 --export 1f1b.csv",
       .flags = Concatenate(
