@@ -182,6 +182,7 @@ int Run(const Arguments& arguments) {
                             arguments.PlaceOf("critical-path")));
   }
   const std::vector<NamedSchedule> schedules = SchedulesOf(arguments);
+  RefuseUselessOverlap(schedules, arguments);
   const Extras extras{.spans = !trace.empty(), .picture = !json && schedules.size() == 1};
   std::vector<Simulated> runs;
   for (const NamedSchedule& named : schedules) {

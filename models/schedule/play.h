@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "models/schedule/program.h"
@@ -21,10 +23,19 @@ struct PlayLinks {
   int receive_slots = 0;
 };
 
-/// Where every rank stood when nothing could go on: empty if the run came to its end.
+/// Where a rank stood when nothing could go on.
 struct Blocked {
   int rank = 0;
   RunAction action;
+  /// What its reduce lane stood at, as (group, step): reached on the compute lane but not started.
+  std::optional<std::pair<int, int64_t>> reduction = std::nullopt;
+};
+
+/// Everything takes as long as everything else: for `Costs`.
+struct UnitTimes {
+  int64_t Of(const RunAction&) const { return 1; }
+  int64_t OfOverlap(const RunAction&, const RunAction&) const { return 1; }
+  int64_t OfReduction(int) const { return 1; }
 };
 
 /// `Costs` answers the duration of an action:  int64_t Of(const RunAction&) const  (of an OVERLAP:
@@ -37,7 +48,7 @@ class Play {
  public:
   Play(const Program& program, const Costs& costs, const PlayLinks& links, Observer& observer);
 
-  /// Runs to the end or until nothing can go on.
+  /// Runs to the end (then empty) or until nothing can go on.
   std::vector<Blocked> Run();
 
   /// When ranks, reduce lanes and lanes are free. Behind a run of a schedule with a flush that came
@@ -183,7 +194,11 @@ std::vector<Blocked> Play<Costs, Observer>::Run() {
   std::vector<Blocked> blocked;
   for (int rank = 0; rank < schedule_.ranks; ++rank) {
     const RankState& state = ranks_[static_cast<size_t>(rank)];
-    if (!state.walk.done()) blocked.push_back({rank, state.walk.action()});
+    if (state.walk.done()) continue;
+    blocked.push_back({rank, state.walk.action()});
+    if (state.next_reduction < state.reductions.size()) {
+      blocked.back().reduction = state.reductions[state.next_reduction];
+    }
   }
   return blocked;
 }

@@ -8,18 +8,13 @@
 #include <map>
 #include <tuple>
 
+#include "models/schedule/deadlock.h"
+#include "models/schedule/given_order.h"
 #include "models/schedule/play.h"
-#include "models/schedule/text.h"
 #include "models/schedule/versions.h"
 
 namespace pipelag {
 namespace {
-
-struct UnitCosts {
-  int64_t Of(const RunAction&) const { return 1; }
-  int64_t OfOverlap(const RunAction&, const RunAction&) const { return 1; }
-  int64_t OfReduction(int) const { return 0; }
-};
 
 struct NoObserver {
   void OnCompute(int, const RunAction&, int64_t, int64_t, int64_t, bool) {}
@@ -48,6 +43,7 @@ Program::Program(Schedule schedule, int64_t steps)
   BuildShifts();
   BuildPeaks();
   FindDeadlock();
+  CheckGivenOrder(*this);
 }
 
 int64_t Program::actions() const {
@@ -107,36 +103,21 @@ void Program::BuildShifts() {
   step_window_ = static_cast<int64_t>(std::bit_ceil(range + 1));
 }
 
-/// Plays as many steps as the body's actions reach across, and some: a cycle of the endless graph
-/// shows there. Runs of a legal body are legal, so longer ones need no look.
-void Program::FindDeadlock() const {
+int64_t Program::StepsThatShowAll() const {
   const int64_t reach = *std::max_element(max_shift_.begin(), max_shift_.end()) -
                         *std::min_element(min_shift_.begin(), min_shift_.end());
+  return reach == 0 ? 1 : 2 * reach + 3;
+}
+
+/// Runs of a legal body are legal, so longer ones than the probe need no look.
+void Program::FindDeadlock() const {
   Program probe = *this;
-  probe.steps_ = reach == 0 ? 1 : 2 * reach + 3;
-  const UnitCosts costs;
+  probe.steps_ = StepsThatShowAll();
+  const UnitTimes costs;
   NoObserver observer;
   const std::vector<Blocked> blocked = Play(probe, costs, PlayLinks{}, observer).Run();
   if (blocked.empty()) return;
-  const Schedule& s = *schedule_;
-  std::vector<Finding> findings;
-  for (const Blocked& b : blocked) {
-    const Action action =
-        s.body[static_cast<size_t>(b.rank)][static_cast<size_t>(b.action.position)];
-    std::string waits_for = "data that never comes";
-    const int slice = s.SliceOf(b.action.stage);
-    if (IsForward(action.kind)) {
-      waits_for = fmt::format("{}F{}", slice - 1, action.microbatch);
-    } else if (YieldsInputGradient(action.kind)) {
-      waits_for = fmt::format("the gradient of {}F{}", slice + 1, action.microbatch);
-    } else if (action.kind == ActionKind::kUpdate) {
-      waits_for = "a reduction";
-    }
-    findings.push_back({fmt::format("deadlock: rank {} waits at {} for {}", b.rank,
-                                    ActionText(s, action), waits_for),
-                        b.rank, b.action.position});
-  }
-  throw ScheduleError(s, std::move(findings));
+  throw ScheduleError(*schedule_, DeadlockFindings(probe, blocked));
 }
 
 /// The most held at once is reached as soon as no repetition is clipped any more, so a few suffice.

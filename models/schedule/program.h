@@ -3,24 +3,24 @@
 // seconds.
 //
 // The law of execution, which simulator, runtime, validator and memory accounting all obey:
-//  1. Lanes of a rank: compute; one per (sender, receiver, payload), in the producer's compute
-//  order
+//  1. Lanes of a rank: compute; one per (sender, receiver, payload), in the producer's compute order
 //     on both halves; reduce. A lane runs one action at a time in its order. Stages on one rank
 //     exchange by pointer. Nothing else orders anything, except:
 //  2. An action starts when its lane is free and its data prerequisites have ended: F(s,k) ←
-//  F(s−1,k);
-//     B or I(s,k) ← own F and the B or I of (s+1,k); W ← own I; OVERLAP(F, B) is one action;
-//     U(t) ← its stage's last B/W of batch t and every AR(t) that names the stage.
+//     F(s−1,k); B or I(s,k) ← own F and the B or I of (s+1,k); W ← own I; OVERLAP(F, B) is one
+//     action; U(t) ← its stage's last B/W of batch t and every AR(t) that names the stage.
 //  3. A transfer starts when its data is ready, both lane halves are free and a receive slot is
-//  free.
-//     Bytes ÷ bandwidth occupy both halves; the message is delivered `latency` later, which
+//     free. Bytes ÷ bandwidth occupy both halves; the message is delivered `latency` later, which
 //     occupies no lane. A receive never waits for the compute lane. A slot is released at the end
 //     of the action that consumes the message.
 //  4. AR(t) waits for the last B/W of batch t of every stage of its group, starts when every member
 //     is ready and occupies every member's reduce lane.
 //  5. Lane order plus prerequisites form the dependency graph; a cycle is a deadlock, found here.
+//  6. One order over all lanes of a rank, for executors that have but one: issue_order.h. Its
+//     consecutive entries are not dependencies.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -64,7 +64,7 @@ struct RunAction {
 
 class Program {
  public:
-  /// Checks `schedule` (Validate, then deadlocks) and lowers it for a run of `steps` ≥ 1. Throws
+  /// Checks `schedule` (Validate, then deadlocks and the order given) and lowers it for a run of `steps` ≥ 1. Throws
   /// ScheduleError with all findings.
   Program(Schedule schedule, int64_t steps);
 
@@ -75,6 +75,10 @@ class Program {
   int64_t actions() const;
   /// The same body for another number of steps; shares the body, checks nothing again.
   Program WithSteps(int64_t steps) const;
+
+  /// As many steps as the body's actions reach across, and some: whatever the endless order has to
+  /// show, a cycle say, it shows there.
+  int64_t StepsThatShowAll() const;
 
   const std::vector<Lane>& lanes() const { return lanes_; }
   /// Lane that carries the result of an F (to the next stage) or of a B/I (to the stage before); -1
@@ -144,6 +148,19 @@ class LaneWalk {
         end_block_(program.last_block(rank) - program.steps() + steps) {
     Settle();
   }
+  /// Of another order than the rank's body, periodic like it.
+  LaneWalk(const Schedule& schedule, const std::vector<Action>& order, int64_t steps)
+      : body_(&order),
+        m_(schedule.microbatches),
+        total_(steps * schedule.microbatches),
+        steps_(steps),
+        end_block_(steps) {
+    for (const Action& action : order) {
+      block_ = std::min(block_, -schedule.ShiftOf(action));
+      end_block_ = std::max(end_block_, steps - schedule.ShiftOf(action));
+    }
+    Settle();
+  }
 
   bool done() const { return block_ >= end_block_; }
   /// Undefined once done().
@@ -195,7 +212,7 @@ class LaneWalk {
   int64_t m_;
   int64_t total_;
   int64_t steps_;
-  int64_t block_;
+  int64_t block_ = 0;
   int64_t end_block_;
   size_t position_ = 0;
   RunAction action_;

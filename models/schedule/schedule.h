@@ -37,6 +37,12 @@ struct CollectiveGroup {
       stages;  ///< placed stages, ascending; AR(t) waits for their gradients of batch t
 };
 
+/// When a send of a given order ends.
+enum class Sends : uint8_t {
+  kRendezvous,  ///< with its receive: the sender waits until that is its peer's next action too
+  kEager,       ///< at once: the receiver holds what came early
+};
+
 /// Rounds towards −∞; b > 0.
 constexpr int64_t FloorDiv(int64_t a, int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
 constexpr int64_t FloorMod(int64_t a, int64_t b) { return a - FloorDiv(a, b) * b; }
@@ -53,6 +59,11 @@ struct Schedule {
   /// Per rank the compute-lane actions of one step in order, U and AR included. A schedule with a
   /// flush has micro-batch numbers in [0, m).
   std::vector<std::vector<Action>> body;
+  /// Per rank the body with its transfers in between, as a file gave them; empty if nobody did.
+  /// SEND_F and SEND_B carry the stage that sends, RECV_F and RECV_B the one that receives. An AR
+  /// stands where it is posted, which waits for nobody.
+  std::vector<std::vector<Action>> given_order;
+  Sends sends = Sends::kRendezvous;  ///< of `given_order`
 
   /// Each stream has its own copy of every stage: a *placed stage*. Placed stages of one slice hold
   /// the same weights.
