@@ -26,7 +26,7 @@ class Howard {
     } while (Improve());
     CycleRatio result{{num_, den_}, {}};
     for (int v = root_; result.cycle.empty() || v != root_; v = Before(v)) {
-      result.cycle.push_back(v);
+      result.cycle.push_back(policy_[static_cast<size_t>(v)]);
     }
     // Found against the arrows.
     result.cycle = {result.cycle.rbegin(), result.cycle.rend()};

@@ -21,7 +21,7 @@ struct CycleEdge {
 
 struct CycleRatio {
   StepTime ratio;          ///< Σ weight / Σ tokens of the dearest cycle, in lowest terms
-  std::vector<int> cycle;  ///< its nodes in order
+  std::vector<int> cycle;  ///< its edges in order
 };
 
 /// Howard's policy iteration (Cochet-Terrasson, Cohen, Gaubert, Mc Gettrick, Quadrat, 1998) in integer

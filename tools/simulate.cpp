@@ -28,6 +28,7 @@ constexpr int64_t kMostExplained = 200'000;
 struct Simulated {
   RunResult result;
   SteadyState steady;
+  std::vector<Lane> critical_links;
   Outlook outlook;
   Costs costs;
   std::optional<WarmUpProposal> warm_up;
@@ -64,7 +65,10 @@ Simulated SimulateOne(const NamedSchedule& named, const Arguments& arguments,
     simulated.result.versions.push_back(program.versions(stage));
   }
   simulated.steady = std::move(simulation.steady);
-  if (named.file.empty() && simulated.steady.crosses_links) {
+  for (const int lane : simulated.steady.critical_lanes) {
+    simulated.critical_links.push_back(program.lanes()[static_cast<size_t>(lane)]);
+  }
+  if (named.file.empty() && simulated.steady.crosses_links()) {
     simulated.warm_up = WarmUpThatHides(schedule, GivenCostsOf(simulated.costs));
   }
   RunResult& result = simulated.result;
@@ -92,17 +96,50 @@ void WriteTrace(const std::string& file, const std::vector<Simulated>& runs, boo
   WriteFile(file, ToChrome(labelled, options));
 }
 
+/// "0→1→2 forward, 2→1→0 backward": each payload's links, joined where one goes on from another.
+std::string LinksText(const std::vector<Lane>& links) {
+  constexpr size_t kMostNamed = 6;
+  std::string text;
+  for (const ActionKind payload : {ActionKind::kSendForward, ActionKind::kSendBackward}) {
+    std::vector<Lane> left;
+    for (const Lane& link : links) {
+      if (link.payload == payload) left.push_back(link);
+    }
+    if (payload == ActionKind::kSendBackward) std::reverse(left.begin(), left.end());
+    while (!left.empty()) {
+      std::vector<int> chain{left[0].sender, left[0].receiver};
+      left.erase(left.begin());
+      for (auto next = left.begin(); next != left.end();) {
+        if (next->sender != chain.back()) {
+          ++next;
+          continue;
+        }
+        chain.push_back(next->receiver);
+        next = left.erase(next);
+      }
+      if (!text.empty()) text += ", ";
+      text += chain.size() <= kMostNamed
+                  ? fmt::format("{}", fmt::join(chain, "→"))
+                  : fmt::format("{}→{}→…→{}", chain[0], chain[1], chain.back());
+      text += payload == ActionKind::kSendForward ? " forward" : " backward";
+    }
+  }
+  return text;
+}
+
 /// What holds the step time where it is.
 std::string Limit(const Simulated& run) {
   const std::vector<int>& ranks = run.steady.critical_ranks;
   if (ranks.empty()) return "what this run met: with a cluster or noise no exact limit is known";
-  if (!run.steady.crosses_links) {
-    return fmt::format("the work of rank {} alone", FormatRanges(ranks));
-  }
+  const std::string reductions =
+      run.steady.critical_groups.empty() ? "" : ", reductions before the update included";
+  if (ranks.size() == 1) return fmt::format("the work of rank {} alone{}", ranks[0], reductions);
+  std::string text = fmt::format("ranks {} waiting for each other", FormatRanges(ranks));
+  if (!run.critical_links.empty()) text += " over links " + LinksText(run.critical_links);
   const bool latency = run.costs.p2p_latency.count() > 0;
   const bool wire = run.costs.activation_bytes > 0 && run.costs.p2p_bandwidth.bytes_per_second > 0;
-  return fmt::format("ranks {} waiting for each other{}", FormatRanges(ranks),
-                     latency || wire ? ", their messages' time included" : "");
+  if (latency || wire) text += ", their messages' time included";
+  return text + reductions;
 }
 
 /// One clause per limit, for all schedules that share it.
@@ -132,10 +169,22 @@ std::string WarmUpText(const Simulated& run) {
                      run.warm_up->slope);
 }
 
+nlohmann::ordered_json LinksJson(const std::vector<Lane>& links) {
+  auto json = nlohmann::ordered_json::array();
+  for (const Lane& link : links) {
+    json.push_back({{"sender", link.sender},
+                    {"receiver", link.receiver},
+                    {"payload", KindName(link.payload)}});
+  }
+  return json;
+}
+
 nlohmann::ordered_json JsonOf(const Simulated& run) {
   nlohmann::ordered_json json = ResultJson(run.result);
   json["limited_by"] = {{"ranks", run.steady.critical_ranks},
-                        {"messages", run.steady.crosses_links}};
+                        {"messages", run.steady.crosses_links()},
+                        {"links", LinksJson(run.critical_links)},
+                        {"reductions", run.steady.critical_groups}};
   if (run.warm_up) {
     json["latency_hidden_by"] = {{"warmup", run.warm_up->warmup}, {"slope", run.warm_up->slope}};
   }

@@ -34,7 +34,13 @@ void CheckSteps(int64_t steps) {
 Program::Program(Schedule schedule, int64_t steps)
     : schedule_(std::make_shared<const Schedule>(std::move(schedule))), steps_(steps) {
   CheckSteps(steps);
-  std::vector<Finding> findings = Validate(*schedule_);
+  std::vector<Finding> findings = ValidateSizes(*schedule_);
+  if (!findings.empty()) throw ScheduleError(*schedule_, std::move(findings));
+  if (std::optional<PlainOrder> plain = FindPlainOrder(*schedule_)) {
+    TakePlain(std::move(*plain));
+    return;
+  }
+  findings = Validate(*schedule_);
   if (!findings.empty()) throw ScheduleError(*schedule_, std::move(findings));
   updates_ = FindUpdates(*schedule_);
   batch_delays_ = BatchDelays(*schedule_, updates_);
@@ -44,6 +50,21 @@ Program::Program(Schedule schedule, int64_t steps)
   BuildPeaks();
   FindDeadlock();
   CheckGivenOrder(*this);
+}
+
+/// What is left to do where one pass has shown that there is nothing to find.
+void Program::TakePlain(PlainOrder order) {
+  updates_ = std::move(order.updates);
+  batch_delays_ = BatchDelays(*schedule_, updates_);
+  versions_ = DeriveVersions(*schedule_, updates_);
+  BuildLanes();
+  min_shift_.assign(schedule_->body.size(), 0);
+  max_shift_ = min_shift_;
+  peak_stage_ = std::move(order.peak_of_stage);
+  peak_rank_ = std::move(order.peak_of_rank);
+  window_ = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(order.most_open)));
+  step_window_ = 2;
+  if (!PlainOrderEnds(*schedule_)) FindDeadlock();
 }
 
 int64_t Program::actions() const {
@@ -56,7 +77,8 @@ Program Program::WithSteps(int64_t steps) const {
   CheckSteps(steps);
   Program other = *this;
   other.steps_ = steps;
-  other.BuildPeaks();
+  // Else one step is like another, and the peaks are those of any.
+  if (least_shift_ < greatest_shift_) other.BuildPeaks();
   return other;
 }
 
@@ -82,8 +104,6 @@ void Program::BuildLanes() {
 
 void Program::BuildShifts() {
   const Schedule& s = *schedule_;
-  int64_t least = 0;
-  int64_t greatest = 0;
   for (const auto& body : s.body) {
     int64_t low = std::numeric_limits<int32_t>::max();
     int64_t high = std::numeric_limits<int32_t>::min();
@@ -95,10 +115,10 @@ void Program::BuildShifts() {
     if (body.empty()) low = high = 0;
     min_shift_.push_back(static_cast<int>(low));
     max_shift_.push_back(static_cast<int>(high));
-    least = std::min(least, low);
-    greatest = std::max(greatest, high);
+    least_shift_ = std::min(least_shift_, low);
+    greatest_shift_ = std::max(greatest_shift_, high);
   }
-  const auto range = static_cast<uint64_t>(greatest - least) + 1;
+  const auto range = static_cast<uint64_t>(greatest_shift_ - least_shift_) + 1;
   window_ = static_cast<int64_t>(std::bit_ceil(range * static_cast<uint64_t>(s.microbatches)));
   step_window_ = static_cast<int64_t>(std::bit_ceil(range + 1));
 }

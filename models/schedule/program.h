@@ -25,6 +25,7 @@
 #include <memory>
 #include <vector>
 
+#include "models/schedule/plain_order.h"
 #include "models/schedule/schedule.h"
 
 namespace pipelag {
@@ -43,13 +44,6 @@ struct StageVersions {
   int backward_delay = 0;      ///< max over its B/I; differs under `Latest` only
   int weight_versions = 1;     ///< most versions live at once: the buffers needed
   int gradient_buffers = 1;    ///< batches whose gradients are being summed at once
-};
-
-/// Where the U of a placed stage stands in its rank's body.
-struct UpdatePlace {
-  int rank = 0;
-  int position = -1;
-  int shift = 0;  ///< its relative step number
 };
 
 /// An action of a run: an entry of the body in one of its repetitions.
@@ -111,11 +105,16 @@ class Program {
   /// First and one-past-last repetition of the body in which `rank` has anything to do.
   int64_t first_block(int rank) const { return -max_shift_[static_cast<size_t>(rank)]; }
   int64_t last_block(int rank) const { return steps_ - min_shift_[static_cast<size_t>(rank)]; }
+  /// First and one-past-last repetition of the body that no rank's clipping has taken anything from;
+  /// none if the first is not less.
+  int64_t first_whole_block() const { return -least_shift_; }
+  int64_t last_whole_block() const { return steps_ - greatest_shift_; }
 
  private:
   void BuildLanes();
   void BuildShifts();
   void BuildPeaks();
+  void TakePlain(PlainOrder order);
   void FindDeadlock() const;
 
   std::shared_ptr<const Schedule> schedule_;
@@ -128,6 +127,8 @@ class Program {
   std::vector<int> batch_delays_;     ///< per placed stage, where the whole batch shares one
   std::vector<int> min_shift_;        ///< per rank: least and greatest step number in its body
   std::vector<int> max_shift_;
+  int64_t least_shift_ = 0;  ///< of all ranks, at most 0
+  int64_t greatest_shift_ = 0;
   std::vector<int> peak_stage_;
   std::vector<int> peak_rank_;
   int64_t window_ = 0;
@@ -145,7 +146,8 @@ class LaneWalk {
         total_(steps * program.schedule().microbatches),
         steps_(steps),
         block_(program.first_block(rank)),
-        end_block_(program.last_block(rank) - program.steps() + steps) {
+        end_block_(program.last_block(rank) - program.steps() + steps),
+        stop_block_(end_block_) {
     Settle();
   }
   /// Of another order than the rank's body, periodic like it.
@@ -162,7 +164,7 @@ class LaneWalk {
     Settle();
   }
 
-  bool done() const { return block_ >= end_block_; }
+  bool done() const { return block_ >= stop_block_; }
   /// Undefined once done().
   const RunAction& action() const { return action_; }
   void Advance() {
@@ -170,10 +172,23 @@ class LaneWalk {
     Settle();
   }
 
+  /// Is done before repetition `block` of the body already, until a later call says otherwise.
+  void StopBefore(int64_t block) {
+    stop_block_ = std::min(block, end_block_);
+    Settle();
+  }
+  /// Where it is done: the repetition that would come next.
+  int64_t block() const { return block_; }
+  /// Goes on `blocks` repetitions later. Only where it is done.
+  void Skip(int64_t blocks) {
+    block_ += blocks;
+    stop_block_ = block_;
+  }
+
  private:
   void Settle() {
     const size_t size = body_->size();
-    for (; block_ < end_block_; ++block_, position_ = 0) {
+    for (; block_ < stop_block_; ++block_, position_ = 0) {
       for (; position_ < size; ++position_) {
         if (Load()) return;
       }
@@ -214,6 +229,7 @@ class LaneWalk {
   int64_t steps_;
   int64_t block_ = 0;
   int64_t end_block_;
+  int64_t stop_block_;
   size_t position_ = 0;
   RunAction action_;
 };

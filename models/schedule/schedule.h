@@ -43,6 +43,12 @@ enum class Sends : uint8_t {
   kEager,       ///< at once: the receiver holds what came early
 };
 
+/// A norm moves a few numbers and a barrier none.
+constexpr bool MovesGradients(const CollectiveGroup& group) {
+  return group.purpose == CollectiveGroup::Purpose::kReplicas ||
+         group.purpose == CollectiveGroup::Purpose::kWeights;
+}
+
 /// Rounds towards −∞; b > 0.
 constexpr int64_t FloorDiv(int64_t a, int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
 constexpr int64_t FloorMod(int64_t a, int64_t b) { return a - FloorDiv(a, b) * b; }
@@ -132,5 +138,8 @@ class ScheduleError : public Error {
 /// and every weight version read exists (`version x of stage s does not exist yet`). Deadlocks
 /// across ranks are found when the schedule is lowered.
 std::vector<Finding> Validate(const Schedule& schedule);
+
+/// Of these the sizes, the placement and the groups only: what everything else indexes by.
+std::vector<Finding> ValidateSizes(const Schedule& schedule);
 
 }  // namespace pipelag

@@ -1,12 +1,13 @@
-// Legal schedules that nobody would draw, for property tests.
+// Random schedules, legal whatever is drawn, and random times. Knows nothing of what is to hold.
 #pragma once
 
 #include <algorithm>
-#include <map>
+#include <cstdint>
 #include <numeric>
 #include <utility>
 #include <vector>
 
+#include "models/costs.h"
 #include "models/random.h"
 #include "models/schedule/schedule.h"
 
@@ -97,6 +98,25 @@ inline Schedule RandomFlush(Luck& luck) {
         Make(ActionKind::kUpdate, i, 0));
   }
   return s;
+}
+
+inline Costs RandomCosts(Luck& luck, int stages, bool bandwidth) {
+  Costs costs;
+  const auto draw = [&](std::vector<Nanoseconds>& list, int64_t most) {
+    for (int s = 0; s < stages; ++s) list.emplace_back(luck.Below(most));
+  };
+  draw(costs.forward, 1000);
+  draw(costs.backward, 2000);
+  draw(costs.backward_input, 1500);
+  draw(costs.backward_weight, 1500);
+  draw(costs.update, 300);
+  if (luck.Chance(50)) draw(costs.overlap, 2500);
+  costs.p2p_latency = Nanoseconds{luck.Below(2000)};
+  if (bandwidth) {
+    costs.activation_bytes = luck.Below(800);
+    costs.p2p_bandwidth = Bandwidth{1'000'000'000};
+  }
+  return costs;
 }
 
 /// A body without a flush. Every action of a step of the endless order gets a moment, later than

@@ -296,7 +296,7 @@ void ExpectRuns(const Program& program) {
   }
   CountingObserver observer;
   const UnitCosts costs;
-  EXPECT_TRUE(Play(program, costs, PlayLinks{1, 1, 0}, observer).Run().empty());
+  EXPECT_TRUE(Play(program, costs, PlayLinks{.all = {1, 1}}, observer).Run().empty());
   EXPECT_EQ(observer.actions, expected);
   EXPECT_EQ(NeverDelayingSlots(program).size(), program.lanes().size());
 }
@@ -331,6 +331,42 @@ TEST(Damage, IsFoundOrHarmless) {
   }
   EXPECT_GT(refused, static_cast<int64_t>(kCases / 2));
   EXPECT_GT(harmless, 100);
+}
+
+// What the single pass over a plain schedule lets through has no findings, and it ends exactly if it
+// ends when it is played.
+TEST(PlainOrder, LetsNothingThrough) {
+  int plain = 0;
+  int deadlocks = 0;
+  for (int n = 0; n < 4000; ++n) {
+    constexpr const char* kNames[] = {"gpipe", "1f1b", "eager-1f1b", "zb-h1", "zb-v"};
+    Schedule schedule = Generate(kNames[n % 5], {.ranks = 3, .microbatches = 6});
+    const auto draw = [&](uint64_t key, size_t bound) {
+      return static_cast<size_t>(UniformBelow(RandomBits(static_cast<uint64_t>(n), key), bound));
+    };
+    if (n % 3 == 1) Damage(schedule, static_cast<uint64_t>(n));
+    for (uint64_t i = 0; n % 3 == 2 && i < 6; ++i) {  // an F goes behind or before a B
+      auto& body = schedule.body[draw(2 * i, 3)];
+      const size_t at = draw(2 * i + 1, body.size() - 1);
+      if (body[at].stage == body[at + 1].stage) std::swap(body[at], body[at + 1]);
+    }
+    if (!ValidateSizes(schedule).empty()) continue;
+    if (!FindPlainOrder(schedule)) continue;
+    ++plain;
+    ASSERT_EQ(FindingsOf(schedule), "") << n;
+    const bool ends = PlainOrderEnds(schedule);
+    bool lowered = true;
+    try {
+      const Program program(schedule, 1);
+    } catch (const ScheduleError& error) {
+      lowered = false;
+      EXPECT_THAT(error.what(), HasSubstr("deadlock"));
+    }
+    ASSERT_EQ(ends, lowered) << n;
+    deadlocks += ends ? 0 : 1;
+  }
+  EXPECT_GT(plain, 1400);
+  EXPECT_GT(deadlocks, 0);
 }
 
 }  // namespace

@@ -12,25 +12,6 @@
 namespace pipelag {
 namespace {
 
-Costs RandomCosts(Luck& luck, int stages, bool bandwidth) {
-  Costs costs;
-  const auto draw = [&](std::vector<Nanoseconds>& list, int64_t most) {
-    for (int s = 0; s < stages; ++s) list.emplace_back(luck.Below(most));
-  };
-  draw(costs.forward, 1000);
-  draw(costs.backward, 2000);
-  draw(costs.backward_input, 1500);
-  draw(costs.backward_weight, 1500);
-  draw(costs.update, 300);
-  if (luck.Chance(50)) draw(costs.overlap, 2500);
-  costs.p2p_latency = Nanoseconds{luck.Below(2000)};
-  if (bandwidth) {
-    costs.activation_bytes = luck.Below(800);
-    costs.p2p_bandwidth = Bandwidth{1'000'000'000};
-  }
-  return costs;
-}
-
 /// End times of everything in a run, as longest paths: a node is an action, an overlapped pair, a
 /// message or a collective; it starts when all it depends on has ended (and been delivered).
 class LongestPath {
@@ -296,17 +277,6 @@ TEST(Property, EndlessBodiesAreTheLongestPathToo) {
     const std::vector<Nanoseconds> reductions(schedule.groups.size(), Nanoseconds{70});
     const Simulation s = Simulate(program, ActionTimes(program, costs, reductions));
     ASSERT_EQ(s.metrics.makespan.count(), LongestPath(schedule, costs, steps, 70).Makespan()) << n;
-  }
-}
-
-// Playing steps until times repeat, and the cycle ratio of the graph.
-TEST(Property, TwoWaysToTheExactStepTimeAgree) {
-  for (uint64_t n = 0; n < 500; ++n) {
-    Luck luck(16, n);
-    const Program program(RandomFlush(luck), 1);
-    const Costs costs = RandomCosts(luck, program.schedule().stages, luck.Chance(50));
-    const ActionTimes times(program, costs);
-    ASSERT_EQ(ExactStepTime(program, times), ExactSteadyState(program, times).step_time) << n;
   }
 }
 
