@@ -86,6 +86,14 @@ void CheckRunnable(const Schedule& schedule) {
   for (const auto& body : schedule.body) CheckNorm(schedule, body);
 }
 
+Program Unpaired(const Program& program) {
+  Schedule schedule = program.schedule();
+  for (auto& body : schedule.body) {
+    for (Action& action : body) action.overlaps_next = false;
+  }
+  return Program(std::move(schedule), program.steps());
+}
+
 const CollectiveGroup* WeightGroupOf(const Schedule& schedule, int placed) {
   for (const CollectiveGroup& group : schedule.groups) {
     if (group.purpose == Purpose::kWeights && IsMember(group, placed)) return &group;

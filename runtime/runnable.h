@@ -2,7 +2,7 @@
 // not several. Knows no backend.
 #pragma once
 
-#include "models/schedule/schedule.h"
+#include "models/schedule/program.h"
 
 namespace pipelag {
 
@@ -12,5 +12,9 @@ void CheckRunnable(const Schedule& schedule);
 
 /// The group over which the copies of a placed stage add up their gradients; null with one copy.
 const CollectiveGroup* WeightGroupOf(const Schedule& schedule, int placed);
+
+/// The same program as ranks with one compute lane execute it: what overlaps is done one after the
+/// other, the F first.
+Program Unpaired(const Program& program);
 
 }  // namespace pipelag

@@ -174,7 +174,7 @@ void Worker::DoStage(const RunAction& action) {
   } else if (message.buffer >= 0) {
     free_handovers_.push_back(message.buffer);
   }
-  if (task.output != nullptr) SendOutput(action, task, done);
+  SendOutput(action, task, done);
   Record(action, done, Pending({message.arrived}));
 }
 

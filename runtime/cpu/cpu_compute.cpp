@@ -6,24 +6,9 @@
 #include "runtime/data/sampler.h"
 #include "runtime/network/gemm.h"
 #include "runtime/optimizer/norm.h"
+#include "runtime/past_event.h"
 
 namespace pipelag {
-namespace {
-
-/// It has happened already.
-class PastEvent : public Event {
- public:
-  explicit PastEvent(Interval when) : when_(when) {}
-  bool Happened() const override { return true; }
-  void Wait() const override {}
-  Interval When() const override { return when_; }
-
- private:
-  Interval when_;
-};
-
-}  // namespace
-
 CpuCompute::StageState::StageState(const TrainingOptions& options, const StagePlan& planned)
     : plan(planned),
       network(options.shape, options.split[static_cast<size_t>(planned.slice)],
