@@ -1,5 +1,7 @@
 #include "runtime/emulated/emulated_compute.h"
 
+#include <pthread.h>
+#include <sched.h>
 #include <sys/prctl.h>
 
 #include <algorithm>
@@ -15,6 +17,15 @@ namespace {
 constexpr Nanoseconds kWatched = std::chrono::microseconds(40);
 /// A stopped run must not wait for the end of a long action.
 constexpr Nanoseconds kLongestSleep = std::chrono::milliseconds(20);
+
+/// Of the calling thread. Neither is needed, so a system that does not permit it need not.
+void WakeOnTime() {
+  // The kernel may put off a wake-up by as much as this, by default 50 us.
+  static_cast<void>(prctl(PR_SET_TIMERSLACK, 1UL));
+  sched_param lowest{};
+  lowest.sched_priority = sched_get_priority_min(SCHED_RR);
+  static_cast<void>(pthread_setschedparam(pthread_self(), SCHED_RR, &lowest));
+}
 
 }  // namespace
 
@@ -46,8 +57,7 @@ std::span<float> EmulatedCompute::GradientBuffer(int, int) { return {}; }
 
 EventPtr EmulatedCompute::Start(const ComputeTask& task, std::span<const EventPtr> after) {
   if (!started_) {
-    // The kernel may put off a wake-up by as much as this, by default 50 us.
-    static_cast<void>(prctl(PR_SET_TIMERSLACK, 1UL));
+    WakeOnTime();
     lane_free_ = control_.Now();
     started_ = true;
   }

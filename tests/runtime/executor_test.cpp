@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "models/schedule/generators.h"
 #include "runtime/cpu/threads.h"
 #include "runtime/data/grammar.h"
@@ -86,6 +88,74 @@ TEST(LateDevice, ChangesNoBitWithClipping) {
       });
   EXPECT_EQ(late.weights_sha256,
             TrainSerially(PlanOf(program), options, TestCorpus()).weights_sha256);
+}
+
+/// Counts how many F and B of one rank are started between a norm's AR and the first to wait for it.
+class NormWatch : public Compute, public Transport {
+ public:
+  explicit NormWatch(RankBackend inner) : inner_(inner) {}
+
+  std::byte* MessageBuffer(int lane, int index) override {
+    return inner_.compute->MessageBuffer(lane, index);
+  }
+  std::span<float> GradientBuffer(int stage, int index) override {
+    return inner_.compute->GradientBuffer(stage, index);
+  }
+  EventPtr Start(const ComputeTask& task, std::span<const EventPtr> after) override {
+    if (HasMicrobatch(task.action.kind)) ++started_;
+    if (task.action.kind == ActionKind::kUpdate) {
+      for (const EventPtr& event : after) {
+        meanwhile.push_back(started_ - posted_.at(event.get()));
+      }
+    }
+    return inner_.compute->Start(task, after);
+  }
+  EventPtr Post(const Transfer& transfer, std::span<const EventPtr> after) override {
+    for (const EventPtr& event : after) EXPECT_FALSE(posted_.contains(event.get()));
+    return inner_.transport->Post(transfer, after);
+  }
+  EventPtr PostGradientSum(int group, const std::vector<GradientPart>& parts,
+                           std::span<const EventPtr> after) override {
+    return inner_.transport->PostGradientSum(group, parts, after);
+  }
+  EventPtr PostAllReduce(int group, std::span<double> values,
+                         std::span<const EventPtr> after) override {
+    kept_.push_back(inner_.transport->PostAllReduce(group, values, after));
+    posted_[kept_.back().get()] = started_;
+    return kept_.back();
+  }
+
+  std::vector<int> meanwhile;  ///< by update
+
+ private:
+  RankBackend inner_;
+  int started_ = 0;
+  std::vector<EventPtr> kept_;
+  std::map<const Event*, int> posted_;
+};
+
+TEST(Clipping, Of2BWHoldsUpNobodyButTheUpdate) {
+  constexpr int kRanks = 4;
+  constexpr int m = 8;
+  const Program program = Lower("2bw", kRanks, m, true);
+  TrainingOptions options = Options(kRanks);
+  options.clip_norm = 0.5;
+  std::vector<std::unique_ptr<NormWatch>> watches;
+  const TrainingResult result = TrainOnThreads(
+      program, options, TestCorpus(), [&](int, RankBackend inner, RunControl&) {
+        watches.push_back(std::make_unique<NormWatch>(inner));
+        return RankBackend{watches.back().get(), watches.back().get()};
+      });
+  EXPECT_EQ(result.weights_sha256,
+            TrainSerially(PlanOf(program), options, TestCorpus()).weights_sha256);
+  for (int s = 0; s < kRanks; ++s) {
+    const std::vector<int>& meanwhile = watches[static_cast<size_t>(s)]->meanwhile;
+    ASSERT_EQ(meanwhile.size(), static_cast<size_t>(program.steps()));
+    // What is left of batch t + 1 behind the last B of batch t, up to the first F of batch t + 2:
+    // of its F all but the w_s of the warm-up, of its B all but as many.
+    const int warm_up = kRanks - 1 - s;
+    for (size_t t = 0; t + 2 < meanwhile.size(); ++t) EXPECT_EQ(meanwhile[t], 2 * (m - warm_up));
+  }
 }
 
 /// Throws at the n-th task of one rank.

@@ -257,12 +257,18 @@ TEST(MatrixOf, VariantsOfSchedules) {
       {"2bw", {.ranks = 3, .microbatches = 8, .body = "zb-h2"}},
       {"2bw", {.ranks = 3, .microbatches = 8, .body = "zb-v"}},
       {"2bw", {.ranks = 3, .microbatches = 8, .late_update = true, .body = "zb-v"}},
+      {"2bw", {.ranks = 4, .microbatches = 8, .norm = true, .body = "zb-h1"}},
+      {"2bw", {.ranks = 3, .microbatches = 8, .norm = true, .body = "zb-v"}},
+      {"2bw", {.ranks = 2, .microbatches = 4, .norm = true, .chunks = 2}},
+      {"2bw", {.ranks = 3, .microbatches = 6, .norm = true, .late_update = false}},
   };
   for (const Variant& variant : variants) {
     const Program program(Generate(variant.schedule, variant.options), 2 * kSteps);
     SCOPED_TRACE(fmt::format("{}, {} ranks, {}, {} chunks", variant.schedule, variant.options.ranks,
                              variant.options.body, variant.options.chunks));
-    Agreed(program, Options({"adamw", "error-feedback"}, program.schedule().stages));
+    TrainingOptions options = Options({"adamw", "error-feedback"}, program.schedule().stages);
+    if (variant.options.norm) options.clip_norm = 0.3;
+    Agreed(program, options);
   }
 }
 
@@ -333,6 +339,14 @@ TEST(MatrixOf, CopiesOfWhichOneRunsAheadAreAllAsLate) {
   EXPECT_EQ(program.versions(0).gradient_delay, 0);
   EXPECT_EQ(program.versions(1).gradient_delay, 1);
   Agreed(program, Options({"adamw", "error-feedback"}, 1));
+}
+
+TEST(MatrixOf, CopiesAgreeOnBrokenWeightsToo) {
+  const Program program(Generate("dualpipe", {.ranks = 2, .microbatches = 4}), 1);
+  TrainingOptions options = Options({"adamw", "none"}, 2);
+  options.learning_rate.peak = 3e38f;
+  EXPECT_TRUE(TrainOnThreads(program, options, TestCorpus()).diverged);
+  EXPECT_TRUE(TrainSerially(PlanOf(program), options, TestCorpus()).diverged);
 }
 
 TEST(MatrixOf, RefusalsOfWhatWouldNotBeOneNetwork) {
