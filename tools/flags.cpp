@@ -348,6 +348,15 @@ std::vector<Nanoseconds> ReductionOf(const Arguments& arguments) {
   return {arguments.Duration("reduction")};
 }
 
+void RefuseGiven(const Arguments& arguments, const std::vector<Flag>& flags,
+                 const std::string& why) {
+  for (const Flag& flag : flags) {
+    if (!arguments.Has(flag.name)) continue;
+    const std::string place = arguments.PlaceOf(flag.name);
+    if (place.starts_with("--")) throw Error(fmt::format("{}: {}", place, why));
+  }
+}
+
 std::vector<Flag> Concatenate(std::vector<std::vector<Flag>> groups) {
   std::vector<Flag> all;
   for (std::vector<Flag>& group : groups) all.insert(all.end(), group.begin(), group.end());

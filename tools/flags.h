@@ -49,6 +49,11 @@ GivenCosts GivenCostsOf(const Costs& costs);
 /// Times of the collectives, as ActionTimes wants them.
 std::vector<Nanoseconds> ReductionOf(const Arguments& arguments);
 
+/// Throws Error with `why` if one of the flags was given on the command line. In a job file it may
+/// be meant for another subcommand.
+void RefuseGiven(const Arguments& arguments, const std::vector<Flag>& flags,
+                 const std::string& why);
+
 std::vector<Flag> Concatenate(std::vector<std::vector<Flag>> groups);
 
 }  // namespace pipelag
