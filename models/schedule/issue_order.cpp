@@ -102,7 +102,7 @@ std::vector<std::vector<RunAction>> IssueOrder(const Program& program) {
   if (!program.schedule().given_order.empty()) return GivenIssueOrder(program);
   Recorder recorder(program);
   const UnitTimes unit;
-  CHECK(Play(program, unit, PlayLinks{.occupancy = 1}, recorder).Run().empty());
+  CHECK(Play(program, unit, PlayLinks{.all = {.occupancy = 1}}, recorder).Run().empty());
   return recorder.Sorted();
 }
 

@@ -192,7 +192,7 @@ int64_t PeriodOfARun(const Program& program) {
     const Program run = program.WithSteps(steps);
     const UnitTimes unit;
     Silent silent;
-    Play play(run, unit, PlayLinks{.occupancy = 1}, silent);
+    Play play(run, unit, PlayLinks{.all = {.occupancy = 1}}, silent);
     CHECK(play.Run().empty());
     const std::vector<int64_t> times = play.Times();
     return *std::max_element(times.begin(), times.end());

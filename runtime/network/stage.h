@@ -18,9 +18,9 @@ namespace pipelag {
 /// All buffers are the caller's. A slot is written by one Forward and read by the Backward of the
 /// same micro-batch, or by its BackwardInput and BackwardWeight; slots, weights and gradients of
 /// different calls may differ. The object holds scratch only: one per rank, used by one thread at a
-/// time, after PrepareThread(); results do not
-/// depend on which. Nothing is allocated after construction. Boundary tensors are (B, T, C). Real
-/// is float or double (double is slow and meant for tests).
+/// time, after PrepareThread(); results do not depend on which. Nothing is allocated after
+/// construction. Boundary tensors are (B, T, C). Real is float or double (double is slow and meant
+/// for tests).
 template <class Real>
 class StageNetwork {
  public:
