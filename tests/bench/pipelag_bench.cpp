@@ -1,5 +1,6 @@
 // Speed of the core in one process: generate, lower, simulate. "Cold" rows run once, first, on
-// memory that nobody has touched yet.
+// memory that nobody has touched yet. Measured on one of two busy cores of 2.3 GHz, processor time:
+// p = 64, m = 512 cold 2.7 to 4.5 ms, warm 2.4 to 2.7 ms; p = 1024, m = 4096 0.52 to 0.65 s, 85 MB.
 #include <benchmark/benchmark.h>
 #include <sys/resource.h>
 
