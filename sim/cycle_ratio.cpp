@@ -82,8 +82,8 @@ class Howard {
     }
   }
 
-  /// Values of all nodes as cost of their policy path from the root. A node whose policy path does not
-  /// come from the root is attached by an edge that does.
+  /// Values of all nodes as cost of their policy path from the root. A node whose policy path does
+  /// not come from the root is attached by an edge that does.
   void Evaluate() {
     std::vector<int> queue{root_};
     std::fill(reached_.begin(), reached_.end(), false);

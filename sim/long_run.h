@@ -3,10 +3,11 @@
 // sums. So
 //  * if the state comes back with every time later by the same, what was played in between repeats
 //    for ever, and the step time is known exactly;
-//  * if every time grew by an amount of its own, and by the same amount in the period before, the run
-//    may go on like that for a while, as ranks that are faster than the slowest one do while they use
-//    up their lead. Times are convex in the number of periods gone by, being maxima of straight
-//    lines: if they lie on one line in two periods and in a later one, they do in all in between.
+//  * if every time grew by an amount of its own, and by the same amount in the period before, the
+//    run may go on like that for a while, as ranks that are faster than the slowest one do while
+//    they use up their lead. Times are convex in the number of periods gone by, being maxima of
+//    straight lines: if they lie on one line in two periods and in a later one, they do in all in
+//    between.
 // Skipped repetitions are added to the figures and not played. Knows nothing of noise or clusters,
 // under which nothing repeats.
 #pragma once
@@ -25,8 +26,16 @@
 
 namespace pipelag {
 
+/// All that was played in the `steps` repetitions of the body before `block` comes again for ever.
+struct Repetition {
+  StepTime step_time;  ///< exact
+  int64_t block = 0;
+  int64_t steps = 0;
+};
+
 /// The observer is told of actions as Play says, and of repetitions that are skipped:
-/// Repeat(since, times): once more all that was noted since, so many times; Noted(): what `since` is.
+/// Repeat(since, times): once more all that was noted since, so many times; Noted(): what `since`
+/// is.
 template <class Costs, class Observer>
 class LongRun {
  public:
@@ -44,14 +53,14 @@ class LongRun {
     return play_.Run();
   }
 
-  /// The exact step time, if the state comes back within so many repetitions.
-  std::optional<StepTime> FindStepTime(int64_t most_repetitions) {
+  /// Where the state comes back, if it does within so many repetitions.
+  std::optional<Repetition> FindRepetition(int64_t most_repetitions) {
     for (int64_t i = 0; i < most_repetitions && PlayOn(); ++i) {
       const std::optional<Period> period = FindPeriod();
       if (!period || !period->even) continue;
       const int64_t time = period->later.front();
       const int64_t divisor = std::gcd(time, period->steps);
-      return StepTime{time / divisor, period->steps / divisor};
+      return Repetition{{time / divisor, period->steps / divisor}, block_, period->steps};
     }
     return std::nullopt;
   }

@@ -312,19 +312,34 @@ struct NoObserver {
   void Repeat(int, int64_t) {}
 };
 
+/// Steps that clipping takes something from.
+int64_t ClippedSteps(const Program& program) {
+  return program.steps() + program.first_whole_block() - program.last_whole_block();
+}
+
+std::optional<Repetition> FindRepetition(const Program& program, const ActionTimes& times,
+                                         int receive_slots) {
+  constexpr int64_t kMostRepetitions = 64;
+  const Program endless = program.WithSteps(ClippedSteps(program) + kMostRepetitions);
+  NoObserver observer;
+  Play play(endless, times, times.Links(receive_slots), observer);
+  return LongRun(endless, play, observer).FindRepetition(kMostRepetitions);
+}
+
 }  // namespace
 
 StepTime ExactStepTime(const Program& program, const ActionTimes& times, int receive_slots) {
-  constexpr int64_t kMostRepetitions = 64;
-  const int64_t clipped = program.steps() + program.first_whole_block() -
-                          program.last_whole_block();
-  const Program endless = program.WithSteps(clipped + kMostRepetitions);
-  NoObserver observer;
-  Play play(endless, times, times.Links(receive_slots), observer);
-  LongRun run(endless, play, observer);
-  const std::optional<StepTime> repeated = run.FindStepTime(kMostRepetitions);
-  if (repeated) return *repeated;
+  const std::optional<Repetition> found = FindRepetition(program, times, receive_slots);
+  if (found) return found->step_time;
   return ExactSteadyState(program, times, {.receive_slots = receive_slots}).step_time;
+}
+
+std::optional<int64_t> StepsThatShowAll(const Program& program, const ActionTimes& times,
+                                        int receive_slots) {
+  const std::optional<Repetition> found = FindRepetition(program, times, receive_slots);
+  if (!found) return std::nullopt;
+  // Ranks and the ends of the run are no further apart than the body reaches.
+  return found->block + 2 * found->steps + 2 * ClippedSteps(program) + 2;
 }
 
 std::optional<StepTime> StepTimeByFirstStep(const Program& program,

@@ -39,6 +39,12 @@ SteadyState ExactSteadyState(const Program& program, const ActionTimes& times,
 /// no graph; as above where it does not come back soon.
 StepTime ExactStepTime(const Program& program, const ActionTimes& times, int receive_slots = 0);
 
+/// A number of steps after which a run of the program has shown all that ever happens in an endless
+/// one: its state has come back, and what follows has gone on for one period more. Nothing if the
+/// state does not come back soon.
+std::optional<int64_t> StepsThatShowAll(const Program& program, const ActionTimes& times,
+                                        int receive_slots = 0);
+
 /// The step time by the figures of the first step alone, where they tell it: of a schedule with a
 /// flush and free slots, `ranks` and the ends of the lanes after one step that found everything
 /// free. The second step is the first one over again, later by the longest span D of a rank, if no

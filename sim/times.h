@@ -15,8 +15,8 @@ namespace pipelag {
 class ActionTimes {
  public:
   /// `reduction`: time of an AR per group (one entry: all groups alike; empty: zero).
-  /// Throws Error if `costs` are not for this number of stages or lack a time that the program needs,
-  /// and if the run could take longer than nanoseconds can count.
+  /// Throws Error if `costs` are not for this number of stages or lack a time that the program
+  /// needs, and if the run could take longer than nanoseconds can count.
   ActionTimes(const Program& program, const Costs& costs,
               const std::vector<Nanoseconds>& reduction = {});
 
@@ -25,8 +25,8 @@ class ActionTimes {
   void Replace(ActionKind kind, const std::vector<std::vector<Nanoseconds>>& times,
                const Program& program);
 
-  /// In place of one time for all, from now on: what messages take on each lane. Throws Error as the
-  /// constructor does.
+  /// In place of one time for all, from now on: what messages take on each lane. Throws Error as
+  /// the constructor does.
   void ReplaceLinks(std::vector<LinkTime> lanes, const Program& program);
   /// Likewise the time of an AR per group.
   void ReplaceReductions(std::vector<int64_t> groups, const Program& program);

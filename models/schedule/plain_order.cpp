@@ -91,8 +91,8 @@ std::optional<PlainOrder> FindPlainOrder(const Schedule& schedule) {
 
 bool PlainOrderEnds(const Schedule& schedule) {
   const size_t stages = schedule.placement.size();
-  // How many F each stage has done, from entry 1 on, and how many gradients each has passed on: what
-  // has no stage before or behind it never waits.
+  // How many F each stage has done, from entry 1 on, and how many gradients each has passed on:
+  // what has no stage before or behind it never waits.
   constexpr int32_t kAll = std::numeric_limits<int32_t>::max();
   std::vector<int32_t> forwards(stages + 1, 0);
   std::vector<int32_t> gradients(stages + 1, 0);

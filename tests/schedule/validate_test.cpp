@@ -333,8 +333,8 @@ TEST(Damage, IsFoundOrHarmless) {
   EXPECT_GT(harmless, 100);
 }
 
-// What the single pass over a plain schedule lets through has no findings, and it ends exactly if it
-// ends when it is played.
+// What the single pass over a plain schedule lets through has no findings, and it ends exactly if
+// it ends when it is played.
 TEST(PlainOrder, LetsNothingThrough) {
   int plain = 0;
   int deadlocks = 0;

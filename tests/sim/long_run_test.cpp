@@ -72,8 +72,8 @@ TEST(LongRun, SkippingWhatRepeatsChangesNothing) {
   }
 }
 
-// Messages lie ready before ranks that are nearly as slow as the slowest: it takes thousands of steps,
-// all alike, until those ranks have used them up.
+// Messages lie ready before ranks that are nearly as slow as the slowest: it takes thousands of
+// steps, all alike, until those ranks have used them up.
 TEST(LongRun, SkippingLongTransientsChangesNothing) {
   for (uint64_t n = 0; n < 40; ++n) {
     Luck luck(18, n);
