@@ -10,6 +10,8 @@
 #include <mutex>
 #include <set>
 
+#include "runtime/network/gemm.h"
+
 namespace pipelag {
 namespace {
 
@@ -160,6 +162,7 @@ class LocalEnd : public Transport {
 
   EventPtr PostGradientSum(int group, const std::vector<GradientPart>& parts,
                            std::span<const EventPtr> after) override {
+    PrepareThread();  // whoever comes last adds them up
     std::vector<Contribution> mine;
     for (const GradientPart& part : parts) mine.push_back({part.stage, {}, part.values, nullptr});
     return Meet(group, std::move(mine), after);
