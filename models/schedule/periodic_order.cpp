@@ -10,10 +10,14 @@
 namespace pipelag {
 namespace {
 
-struct Silent {
-  void OnCompute(int, const RunAction&, int64_t, int64_t, int64_t, bool) {}
-  void OnTransfer(int, const RunAction&, int64_t, int64_t, int64_t, int64_t) {}
-  void OnReduce(int, int, int64_t, int64_t, int64_t) {}
+/// When the last lane is free again.
+struct Length {
+  void OnCompute(int, const RunAction&, int64_t, int64_t, int64_t end, bool) { Take(end); }
+  void OnTransfer(int, const RunAction&, int64_t, int64_t, int64_t sent, int64_t) { Take(sent); }
+  void OnReduce(int, int, int64_t, int64_t, int64_t end) { Take(end); }
+  void Take(int64_t end) { latest = std::max(latest, end); }
+
+  int64_t latest = 0;
 };
 
 /// `to` starts when `from` of as many repetitions before has ended.
@@ -191,11 +195,9 @@ int64_t PeriodOfARun(const Program& program) {
   const auto length = [&](int64_t steps) {
     const Program run = program.WithSteps(steps);
     const UnitTimes unit;
-    Silent silent;
-    Play play(run, unit, PlayLinks{.all = {.occupancy = 1}}, silent);
-    CHECK(play.Run().empty());
-    const std::vector<int64_t> times = play.Times();
-    return *std::max_element(times.begin(), times.end());
+    Length length_of_run;
+    CHECK(Play(run, unit, PlayLinks{.all = {.occupancy = 1}}, length_of_run).Run().empty());
+    return length_of_run.latest;
   };
   const int64_t steps = program.StepsThatShowAll();
   return (length(2 * steps) - length(steps)) / steps + 2;

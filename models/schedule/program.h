@@ -161,6 +161,7 @@ class LaneWalk {
       block_ = std::min(block_, -schedule.ShiftOf(action));
       end_block_ = std::max(end_block_, steps - schedule.ShiftOf(action));
     }
+    stop_block_ = end_block_;
     Settle();
   }
 
@@ -229,7 +230,7 @@ class LaneWalk {
   int64_t steps_;
   int64_t block_ = 0;
   int64_t end_block_;
-  int64_t stop_block_;
+  int64_t stop_block_ = 0;
   size_t position_ = 0;
   RunAction action_;
 };

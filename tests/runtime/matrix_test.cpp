@@ -218,7 +218,7 @@ TEST_P(Matrix, ReadFromItsCsvEndsTheSame) {
   for (const int ranks : {2, 4}) {
     const Schedule schedule = Generate(GetParam(), {.ranks = ranks, .microbatches = kMicrobatches});
     const std::string beside = CsvIsComplete(schedule) ? std::string() : ToCsvSidecar(schedule);
-    const Program read(ParseCsv(ToCsv(schedule), beside, "read.csv"), kSteps);
+    const Program read(ParseCsv(ToCsv(schedule, schedule.body), beside, "read.csv"), kSteps);
     const TrainingOptions options = Options({"sgd", "none"}, schedule.stages);
     EXPECT_EQ(
         TrainOnThreads(read, options, TestCorpus()).weights_sha256,

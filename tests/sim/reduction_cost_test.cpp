@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "models/schedule/generators.h"
-#include "tests/sim/random_schedule.h"
+#include "tests/schedule/random_schedule.h"
 
 namespace pipelag {
 namespace {
