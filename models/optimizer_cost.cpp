@@ -11,11 +11,16 @@
 namespace pipelag {
 namespace {
 
-/// Of an elementwise pass, per element; weights and gradient are read and the new weights written by
-/// `moved` already.
+/// Of an elementwise pass, per element; weights and gradient are read and the new weights written
+/// by `moved` already.
 UpdateCost PerElement(const ParameterShape& shape, int64_t state, double flops, int64_t moved) {
   const int64_t n = shape.elements();
-  return {state * n, flops * static_cast<double>(n), moved * n};
+  return {state * n, flops * static_cast<double>(n), moved * n, 0};
+}
+
+void AddProducts(double flops, UpdateCost& cost) {
+  cost.flops += flops;
+  cost.matrix_flops += flops;
 }
 
 // State is read and written, gradient and weights read, new weights written: 2 · state + 3, and the
@@ -44,7 +49,7 @@ UpdateCost MuonCost(const ParameterShape& shape, int basis_updates) {
   // Five Newton-Schulz steps: X Xᵀ, its square, and their polynomial times X, on the shorter side.
   const auto shorter = static_cast<double>(std::min(shape.rows, shape.cols));
   const auto longer = static_cast<double>(std::max(shape.rows, shape.cols));
-  cost.flops += 5 * (4 * shorter * shorter * longer + 2 * shorter * shorter * shorter);
+  AddProducts(5 * (4 * shorter * shorter * longer + 2 * shorter * shorter * shorter), cost);
   return cost;
 }
 
@@ -65,10 +70,10 @@ UpdateCost RotatedCost(const ParameterShape& shape, int basis_updates) {
     if (side > kLargestSide) continue;
     const auto s = static_cast<double>(side);
     cost.state_floats += 2 * side * side;
-    cost.flops += 2 * n * s;      // its mean of g gᵀ
-    cost.flops += 3 * 2 * n * s;  // gradient and momentum into the basis, the step back
+    AddProducts(2 * n * s, cost);      // its mean of g gᵀ
+    AddProducts(3 * 2 * n * s, cost);  // gradient and momentum into the basis, the step back
     // A power iteration and the orthonormal factor of its QR by reflections.
-    cost.flops += (2 + 8.0 / 3) * s * s * s / basis_updates;
+    AddProducts((2 + 8.0 / 3) * s * s * s / basis_updates, cost);
   }
   return cost;
 }
@@ -99,7 +104,7 @@ UpdateCost BasisRotationCost(const ParameterShape& shape, int basis_updates) {
   const UpdateCost rotated = RotatedCost(shape, basis_updates);
   const UpdateCost adamw = AdamWCost(shape, basis_updates);
   return {rotated.state_floats - adamw.state_floats, rotated.flops - adamw.flops,
-          rotated.floats_moved - adamw.floats_moved};
+          rotated.floats_moved - adamw.floats_moved, rotated.matrix_flops};
 }
 
 struct Entry {
@@ -150,6 +155,7 @@ UpdateCost& UpdateCost::operator+=(const UpdateCost& other) {
   state_floats += other.state_floats;
   flops += other.flops;
   floats_moved += other.floats_moved;
+  matrix_flops += other.matrix_flops;
   return *this;
 }
 

@@ -27,6 +27,7 @@ struct UpdateCost {
   int64_t state_floats = 0;
   double flops = 0;          ///< multiplications and additions, 1 each; matrix products 2 m n k
   int64_t floats_moved = 0;  ///< read and written by elementwise passes
+  double matrix_flops = 0;   ///< of `flops`, those in matrix products and factorisations
 
   UpdateCost& operator+=(const UpdateCost& other);
   bool operator==(const UpdateCost&) const = default;

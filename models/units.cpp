@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "models/compute_rate.h"
 #include "models/error.h"
 
 namespace pipelag {
@@ -30,8 +31,13 @@ constexpr std::array kSizes = {
     Unit{"GiB", 1LL << 30, 1}};
 constexpr std::array kRates = {
     Unit{"B/s", 1, 1},           Unit{"KB/s", 1'000, 1},         Unit{"MB/s", 1'000'000, 1},
-    Unit{"GB/s", 1'000'000'000, 1}, Unit{"KiB/s", 1LL << 10, 1},  Unit{"MiB/s", 1LL << 20, 1},
+    Unit{"GB/s", 1'000'000'000, 1}, Unit{"TB/s", 1'000'000'000'000, 1},
+    Unit{"KiB/s", 1LL << 10, 1}, Unit{"MiB/s", 1LL << 20, 1},
     Unit{"GiB/s", 1LL << 30, 1}, Unit{"Mbit/s", 1'000'000, 8},   Unit{"Gbit/s", 1'000'000'000, 8}};
+
+constexpr std::array kComputeRates = {
+    Unit{"MFLOP/s", 1'000'000, 1}, Unit{"GFLOP/s", 1'000'000'000, 1},
+    Unit{"TFLOP/s", 1'000'000'000'000, 1}, Unit{"PFLOP/s", 1'000'000'000'000'000, 1}};
 
 /// Decimal digits with an optional fraction, exactly: value = digits / scale.
 struct Decimal {
@@ -113,6 +119,15 @@ Bandwidth ParseBandwidth(std::string_view text) {
     throw Error(fmt::format("'{}' is not a bandwidth: it is zero (an example is 25GB/s)", text));
   }
   return Bandwidth{rate};
+}
+
+ComputeRate ParseComputeRate(std::string_view text) {
+  const int64_t rate = ParseQuantity(text, kComputeRates, "compute rate", "400TFLOP/s");
+  if (rate == 0) {
+    throw Error(fmt::format("'{}' is not a compute rate: it is zero (an example is 400TFLOP/s)",
+                            text));
+  }
+  return ComputeRate{rate};
 }
 
 int64_t ParseInteger(std::string_view text) {

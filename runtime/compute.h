@@ -11,34 +11,17 @@
 
 namespace pipelag {
 
-/// What one rank needs of every kind of buffer, as the program says.
-struct StagePlan {
-  int stage = 0;            ///< placed stage
-  int activation_slots = 0;
-  int weight_buffers = 0;
-  int gradient_buffers = 0;
-  int gradient_delay = 0;  ///< in steady state, for corrections
-};
-struct MessagePlan {
-  int lane = 0;
-  int buffers = 0;
-};
-struct RankPlan {
-  int rank = 0;
-  std::vector<StagePlan> stages;
-  std::vector<MessagePlan> messages;  ///< of lanes that begin or end here
-};
-
-/// An F, B or U to be done, or (AR) the squared norms of a stage's gradients to be taken.
+/// An F, B, I, W or U to be done, or (AR) the squared norms of a stage's gradients to be taken.
 struct ComputeTask {
   RunAction action;
-  int activation = -1;              ///< F, B: slot of the stage
-  int weights = -1;                 ///< F, B: buffer read; U: buffer of the newest version
+  int activation = -1;              ///< F, B, I, W: slot of the stage; worthless after B and W
+  int kept = -1;                    ///< I: slot filled; W: slot read, worthless afterwards
+  int weights = -1;                 ///< F, B, I: buffer read; U: buffer of the newest version
   int taken_at = -1;                ///< U: buffer the gradients were taken at; -1 if it is gone
   int target = -1;                  ///< U: buffer the next version is written to, may be `weights`
-  int gradients = -1;               ///< B: accumulator added to; U: read, then cleared; AR: read
-  const std::byte* input = nullptr;  ///< message consumed; null where the stage has none
-  std::byte* output = nullptr;       ///< message produced; null where the stage has none
+  int gradients = -1;               ///< B, W: accumulator added to; U: read, then cleared; AR: read
+  std::byte* input = nullptr;        ///< message consumed, worthless afterwards; null: none
+  std::byte* output = nullptr;       ///< message produced; null: none
   double* loss = nullptr;            ///< F of a last stage: receives Σ token losses
   /// AR: receives the stage's squared norms at their tensors' global places, other places untouched.
   /// U: the sums over all stages to clip by; null without clipping.
@@ -53,6 +36,8 @@ class Compute {
   virtual ~Compute() = default;
   /// `message` bytes live in the backend's memory and stay where they are.
   virtual std::byte* MessageBuffer(int lane, int index) = 0;
+  /// An accumulator of one stage, in the backend's memory.
+  virtual std::span<float> GradientBuffer(int stage, int index) = 0;
   virtual EventPtr Start(const ComputeTask& task, std::span<const EventPtr> after) = 0;
 };
 

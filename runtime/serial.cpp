@@ -12,6 +12,7 @@
 #include "runtime/network/stage.h"
 #include "runtime/optimizer/norm.h"
 #include "runtime/run_control.h"
+#include "runtime/runnable.h"
 
 namespace pipelag {
 namespace {
@@ -44,6 +45,7 @@ class SerialRun {
       const auto size = static_cast<size_t>(stage.network.layout().size());
       stage.weights.assign(static_cast<size_t>(most) + 1, std::vector<float>(size));
       stage.gradients.assign(size, 0.0f);
+      if (planned.backward_order.size() > 1) stage.summand.resize(size);
       InitialiseWeights(stage.network.layout(), options.shape, options.seed,
                         stage.weights[0].data());
     }
@@ -109,6 +111,7 @@ class SerialRun {
     std::vector<std::vector<float>> activations;  // by micro-batch of the step
     std::vector<std::vector<float>> weights;      // ring over versions
     std::vector<float> gradients;
+    std::vector<float> summand;  // of one copy
   };
 
   size_t TokensPerMicrobatch() const {
@@ -170,18 +173,28 @@ class SerialRun {
         1.0 / static_cast<double>(TokensPerStep(options_, plan_.microbatches)));
     for (size_t s = stages_.size(); s-- > 0;) {
       Stage& stage = *stages_[s];
-      for (const int i : plan_.stages[s].backward_order) {
-        const auto k = static_cast<size_t>(i);
-        const int64_t version = VersionOf(step, plan_.stages[s].backward_delay[k]);
-        const Nanoseconds start = control_.Now();
-        stage.network.Backward(stage.Version(version), stage.activations[k].data(),
-                               tokens_.data() + k * TokensPerMicrobatch(),
-                               targets_.data() + k * TokensPerMicrobatch(), inputs_[k].data(),
-                               scale, outputs_[k].data(), stage.gradients.data());
-        inputs_[k].swap(outputs_[k]);
-        Record(ActionKind::kBackward, s, step * plan_.microbatches + i, start, version);
+      const std::vector<std::vector<int>>& copies = plan_.stages[s].backward_order;
+      for (size_t copy = 0; copy < copies.size(); ++copy) {
+        std::vector<float>& sum = copy == 0 ? stage.gradients : stage.summand;
+        std::fill(sum.begin(), sum.end(), 0.0f);
+        for (const int i : copies[copy]) BackwardOf(step, s, i, scale, sum.data());
+        if (copy == 0) continue;
+        for (size_t k = 0; k < sum.size(); ++k) stage.gradients[k] += sum[k];
       }
     }
+  }
+
+  void BackwardOf(int64_t step, size_t s, int i, float scale, float* sum) {
+    Stage& stage = *stages_[s];
+    const auto k = static_cast<size_t>(i);
+    const int64_t version = VersionOf(step, plan_.stages[s].backward_delay[k]);
+    const Nanoseconds start = control_.Now();
+    stage.network.Backward(stage.Version(version), stage.activations[k].data(),
+                           tokens_.data() + k * TokensPerMicrobatch(),
+                           targets_.data() + k * TokensPerMicrobatch(), inputs_[k].data(), scale,
+                           outputs_[k].data(), sum);
+    inputs_[k].swap(outputs_[k]);
+    Record(ActionKind::kBackward, s, step * plan_.microbatches + i, start, version);
   }
 
   void Update(int64_t step) {
@@ -203,7 +216,6 @@ class SerialRun {
       stage.optimizer->Step(stage.gradients.data(), stage.Version(step), stage.Version(step + 1),
                             LearningRate(options_.learning_rate, step + 1), step + 1,
                             TakenAt(s, step));
-      std::fill(stage.gradients.begin(), stage.gradients.end(), 0.0f);
       Record(ActionKind::kUpdate, s, step, start, step + 1);
     }
     if (options_.on_step) options_.on_step(step + 1);
@@ -226,10 +238,7 @@ class SerialRun {
 
 SerialPlan PlanOf(const Program& program) {
   const Schedule& schedule = program.schedule();
-  if (schedule.streams > 1) {
-    throw Error(fmt::format("the serial reference follows one direction; {} has {}", schedule.name,
-                            schedule.streams));
-  }
+  CheckRunnable(schedule);
   SerialPlan plan{schedule.name, schedule.microbatches, program.steps(), {}, 0};
   const auto m = static_cast<size_t>(schedule.microbatches);
   plan.stages.resize(static_cast<size_t>(schedule.stages),
@@ -238,7 +247,7 @@ SerialPlan PlanOf(const Program& program) {
     for (size_t i = 0; i < body.size(); ++i) {
       const Action& action = body[i];
       if (!HasMicrobatch(action.kind)) continue;
-      SerialStage& stage = plan.stages[action.stage];
+      SerialStage& stage = plan.stages[static_cast<size_t>(schedule.SliceOf(action.stage))];
       const auto k = static_cast<size_t>(FloorMod(action.microbatch, schedule.microbatches));
       if (IsForward(action.kind)) {
         stage.forward_delay[k] = program.ReadDelay(action.stage, static_cast<int>(i));
@@ -249,21 +258,21 @@ SerialPlan PlanOf(const Program& program) {
     }
   }
   // The order of one step's gradients within each stage's lane: by repetition, then by position.
+  std::vector<std::vector<std::pair<int64_t, int>>> keyed(schedule.placement.size());
   for (const auto& body : schedule.body) {
-    std::vector<std::vector<std::pair<int64_t, int>>> keyed(plan.stages.size());
     for (const Action& action : body) {
       if (!HasMicrobatch(action.kind) || !YieldsWeightGradient(action.kind)) continue;
       keyed[action.stage].emplace_back(
           -FloorDiv(action.microbatch, schedule.microbatches),
           static_cast<int>(FloorMod(action.microbatch, schedule.microbatches)));
     }
-    for (size_t s = 0; s < keyed.size(); ++s) {
-      std::stable_sort(keyed[s].begin(), keyed[s].end(),
-                       [](const auto& a, const auto& b) { return a.first < b.first; });
-      for (const auto& [block, microbatch] : keyed[s]) {
-        plan.stages[s].backward_order.push_back(microbatch);
-      }
-    }
+  }
+  for (size_t s = 0; s < keyed.size(); ++s) {
+    std::stable_sort(keyed[s].begin(), keyed[s].end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    const auto slice = static_cast<size_t>(schedule.SliceOf(static_cast<int>(s)));
+    std::vector<int>& order = plan.stages[slice].backward_order.emplace_back();
+    for (const auto& [block, microbatch] : keyed[s]) order.push_back(microbatch);
   }
   return plan;
 }
@@ -280,8 +289,8 @@ SerialPlan PlanOfDelays(const std::vector<int>& delays, int stages, int microbat
     const int delay = delays.size() == 1 ? delays[0] : delays[static_cast<size_t>(s)];
     if (delay < 0) throw Error(fmt::format("--delay {} is negative", delay));
     SerialStage stage{std::vector<int>(m, delay), std::vector<int>(m, delay),
-                      std::vector<int>(m)};
-    std::iota(stage.backward_order.begin(), stage.backward_order.end(), 0);
+                      {std::vector<int>(m)}};
+    std::iota(stage.backward_order[0].begin(), stage.backward_order[0].end(), 0);
     plan.stages.push_back(std::move(stage));
   }
   return plan;

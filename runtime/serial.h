@@ -15,7 +15,9 @@ namespace pipelag {
 struct SerialStage {
   std::vector<int> forward_delay;   ///< by micro-batch of the step
   std::vector<int> backward_delay;  ///< by micro-batch of the step
-  std::vector<int> backward_order;  ///< micro-batches of the step
+  /// Micro-batches of the step. Each list is summed from nothing, then the sums are added in order:
+  /// one list per copy of the stage.
+  std::vector<std::vector<int>> backward_order;
 };
 
 struct SerialPlan {

@@ -19,6 +19,12 @@
 
 namespace pipelag {
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
 struct TrainingOptions {
   NetworkShape shape;
   std::vector<LayerRange> split;  ///< one range per stage, covering all layers
@@ -30,6 +36,9 @@ struct TrainingOptions {
   std::optional<double> clip_norm;   ///< of the global gradient
   int64_t validation_microbatches = 32;
   Nanoseconds deadline = std::chrono::seconds(120);  ///< of one wait for another rank
+  /// Fill slots with NaN before their first use and whenever they are free, so that whoever reads one
+  /// too early or too late shows.
+  bool poison_freed = kSanitized;
   /// Called after every update of the last stage, on whichever thread does it, with the number of
   /// steps done. Must not throw.
   std::function<void(int64_t)> on_step = {};
@@ -44,8 +53,10 @@ struct TrainingResult {
   int64_t validation_tokens = 0;
   std::string weights_sha256;  ///< of the final weights, whatever the partition
   Trace trace;
-  std::vector<int> peak_activations;  ///< per stage, as counted while running
+  std::vector<int> peak_activations;  ///< per placed stage, as counted while running
+  std::vector<int> peak_kept;
   std::vector<int> peak_versions;
+  std::vector<int> peak_handovers;    ///< per rank
 
   /// NaN if the run diverged.
   double final_loss() const {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <span>
+#include <vector>
 
 #include "runtime/event.h"
 
@@ -16,13 +17,24 @@ struct Transfer {
   size_t bytes = 0;
 };
 
+/// The gradients of one stage in a sum over its copies.
+struct GradientPart {
+  int stage = 0;  ///< placed stage
+  std::span<float> values;
+};
+
 /// One rank's end of the transport. Posting never waits for the other rank. The event of a send
-/// happens when its buffer may be overwritten, that of a receive when the buffer is filled; both say
-/// when the message was under way.
+/// happens when its buffer may be overwritten, that of a receive when the buffer is filled; both
+/// say when the message was under way.
 class Transport {
  public:
   virtual ~Transport() = default;
   virtual EventPtr Post(const Transfer& transfer, std::span<const EventPtr> after) = 0;
+  /// Replaces the gradients of every member stage of the group by their sum, added in ascending
+  /// order of the stages: (first + second) + third. `parts`: those of this rank, ascending. As with
+  /// other collectives every member rank posts the same ones in the same order.
+  virtual EventPtr PostGradientSum(int group, const std::vector<GradientPart>& parts,
+                                   std::span<const EventPtr> after) = 0;
   /// Replaces `values` on every member rank of the group by their sum, added in rank order. Every
   /// member posts the same collectives in the same order, with as many values.
   virtual EventPtr PostAllReduce(int group, std::span<double> values,

@@ -4,38 +4,15 @@
 
 #include <algorithm>
 
+#include "runtime/runnable.h"
+
 namespace pipelag {
 namespace {
 
 using Purpose = CollectiveGroup::Purpose;
 
-/// What the network's stages cannot do yet, or what one group of ranks alone cannot.
-void CheckRunnable(const Schedule& schedule) {
-  if (schedule.streams > 1) {
-    throw Error(fmt::format("the runtime runs schedules with one direction; {} has {}",
-                            schedule.name, schedule.streams));
-  }
-  for (const auto& body : schedule.body) {
-    for (const Action& action : body) {
-      if (action.kind == ActionKind::kBackwardInput) {
-        throw Error(fmt::format("the runtime runs full backwards; {} splits them into I and W",
-                                schedule.name));
-      }
-    }
-  }
-  for (const CollectiveGroup& group : schedule.groups) {
-    if (group.purpose == Purpose::kReplicas || group.purpose == Purpose::kWeights) {
-      throw Error("the runtime has no replicas whose gradients could be reduced");
-    }
-  }
-  for (int s = 0; s + 1 < schedule.stages; ++s) {
-    if (schedule.placement[static_cast<size_t>(s)] ==
-        schedule.placement[static_cast<size_t>(s) + 1]) {
-      throw Error(fmt::format("the runtime needs neighbouring stages on different ranks; stages {} "
-                              "and {} share rank {}",
-                              s, s + 1, schedule.placement[static_cast<size_t>(s)]));
-    }
-  }
+bool IsMember(const CollectiveGroup& group, int placed) {
+  return std::find(group.stages.begin(), group.stages.end(), placed) != group.stages.end();
 }
 
 std::vector<EventPtr> Pending(std::initializer_list<EventPtr> events) {
@@ -48,26 +25,6 @@ std::vector<EventPtr> Pending(std::initializer_list<EventPtr> events) {
 
 }  // namespace
 
-RankPlan PlanRank(const Program& program, int rank, const std::vector<int>& slots) {
-  const Schedule& schedule = program.schedule();
-  CheckRunnable(schedule);
-  RankPlan plan{rank, {}, {}};
-  for (int s = 0; s < schedule.placed_stages(); ++s) {
-    if (schedule.placement[static_cast<size_t>(s)] != rank) continue;
-    plan.stages.push_back({s, program.PeakInFlight(s), program.versions(s).weight_versions,
-                           program.versions(s).gradient_buffers,
-                           program.versions(s).gradient_delay});
-  }
-  for (size_t lane = 0; lane < program.lanes().size(); ++lane) {
-    const Lane& ends = program.lanes()[lane];
-    // A sender holds as many messages as the receiver has room for, so that its copy never waits.
-    if (ends.sender == rank || ends.receiver == rank) {
-      plan.messages.push_back({static_cast<int>(lane), slots[lane]});
-    }
-  }
-  return plan;
-}
-
 Worker::Worker(const Program& program, const RankPlan& plan, const WorkerOptions& options,
                Compute& compute, Transport& transport, std::vector<double>& losses)
     : program_(program),
@@ -78,16 +35,19 @@ Worker::Worker(const Program& program, const RankPlan& plan, const WorkerOptions
       transport_(transport),
       losses_(losses) {
   for (const StagePlan& stage : plan_.stages) {
-    StageState state{.stage = stage.stage,
-                     .versions = VersionTable(program, stage.stage),
-                     .gradient_buffers = stage.gradient_buffers,
-                     .free_activations = {}};
-    for (int slot = stage.activation_slots - 1; slot >= 0; --slot) {
-      state.free_activations.push_back(slot);
-    }
-    stages_.push_back(std::move(state));
+    stages_.push_back({.stage = stage.stage,
+                       .versions = VersionTable(program, stage.stage),
+                       .gradient_buffers = stage.gradient_buffers,
+                       .same_delay = stage.same_delay,
+                       .activations = SlotPool(stage.activation_slots),
+                       .kept = SlotPool(stage.kept_slots)});
   }
   for (const MessagePlan& messages : plan_.messages) {
+    if (messages.lane == kHandover) {
+      handovers_ = messages.buffers;
+      for (int k = handovers_ - 1; k >= 0; --k) free_handovers_.push_back(k);
+      continue;
+    }
     const Lane& ends = program.lanes()[static_cast<size_t>(messages.lane)];
     if (ends.sender == plan_.rank) {
       outgoing_[messages.lane].sent.resize(static_cast<size_t>(messages.buffers));
@@ -99,7 +59,7 @@ Worker::Worker(const Program& program, const RankPlan& plan, const WorkerOptions
 
 WorkerResult Worker::Run() {
   for (const MessagePlan& messages : plan_.messages) {
-    if (outgoing_.contains(messages.lane)) continue;
+    if (messages.lane == kHandover || outgoing_.contains(messages.lane)) continue;
     for (int buffer = 0; buffer < messages.buffers; ++buffer) {
       PostReceive(IncomingOf(messages.lane), buffer, {});
     }
@@ -109,6 +69,8 @@ WorkerResult Worker::Run() {
     switch (action.kind) {
       case ActionKind::kForward:
       case ActionKind::kBackward:
+      case ActionKind::kBackwardInput:
+      case ActionKind::kBackwardWeight:
         DoStage(action);
         break;
       case ActionKind::kUpdate:
@@ -117,8 +79,6 @@ WorkerResult Worker::Run() {
       case ActionKind::kAllReduce:
         DoReduction(action);
         break;
-      case ActionKind::kBackwardInput:
-      case ActionKind::kBackwardWeight:
       case ActionKind::kSendForward:
       case ActionKind::kReceiveForward:
       case ActionKind::kSendBackward:
@@ -131,7 +91,8 @@ WorkerResult Worker::Run() {
   SettleActions(0);
   SettleTransfers(true);
   for (const StageState& state : stages_) {
-    result_.peak_activations.push_back(state.peak_activations);
+    result_.peak_activations.push_back(state.activations.peak());
+    result_.peak_kept.push_back(state.kept.peak());
     result_.peak_versions.push_back(state.versions.peak());
     result_.newest_weights.push_back(state.versions.newest_buffer());
   }
@@ -165,72 +126,118 @@ void Worker::PostReceive(IncomingLane& lane, int buffer, std::vector<EventPtr> a
   const EventPtr arrived = transport_.Post(
       {lane.lane, false, compute_.MessageBuffer(lane.lane, buffer), options_.message_bytes}, after);
   const int consumer = forward ? producer.stage + 1 : producer.stage - 1;
-  (forward ? posted_forward_ : posted_backward_)[{consumer, producer.microbatch}] = {
-      arrived, lane.lane, buffer};
+  PostedOf(forward)[{consumer, producer.microbatch}] = {arrived, lane.lane, buffer};
 }
 
-/// F or B.
+int Worker::SlotPool::Take(int64_t microbatch) {
+  CHECK(!free_.empty());  // more in flight than the program's own peak
+  const int slot = free_.back();
+  free_.pop_back();
+  taken_[microbatch] = slot;
+  peak_ = std::max(peak_, static_cast<int>(taken_.size()));
+  return slot;
+}
+
+int Worker::SlotPool::Of(int64_t microbatch) const {
+  const auto found = taken_.find(microbatch);
+  CHECK(found != taken_.end());
+  return found->second;
+}
+
+int Worker::SlotPool::Release(int64_t microbatch) {
+  const int slot = Of(microbatch);
+  free_.push_back(slot);
+  taken_.erase(microbatch);
+  return slot;
+}
+
+/// F, B, I or W.
 void Worker::DoStage(const RunAction& action) {
   StageState& state = StateOf(action.stage);
-  const bool forward = IsForward(action.kind);
   ComputeTask task;
   task.action = action;
-  const int64_t version = program_.WeightVersion(action);
-  task.weights = state.versions.BufferOf(version);
-  if (forward) {
-    CHECK(!state.free_activations.empty());  // more in flight than the program's own peak
-    task.activation = state.free_activations.back();
-    state.free_activations.pop_back();
-    state.activation_of[action.microbatch] = task.activation;
-    state.peak_activations =
-        std::max(state.peak_activations, static_cast<int>(state.activation_of.size()));
-    if (schedule_.IsLast(action.stage)) {
-      task.loss = &losses_[static_cast<size_t>(action.microbatch)];
-    }
-  } else {
-    const auto held = state.activation_of.find(action.microbatch);
-    CHECK(held != state.activation_of.end());
-    task.activation = held->second;
-    task.gradients = static_cast<int>(action.step % state.gradient_buffers);
-    // Free for the next F: the compute lane runs in order.
-    state.free_activations.push_back(held->second);
-    state.activation_of.erase(held);
-  }
-
-  Message message;
-  const int consumed = program_.ConsumedLane(action.kind, action.stage);
-  if (consumed >= 0) {
-    auto& posted = forward ? posted_forward_ : posted_backward_;
-    const auto found = posted.find({action.stage, action.microbatch});
-    CHECK(found != posted.end());
-    message = found->second;
-    posted.erase(found);
-    task.input = compute_.MessageBuffer(consumed, message.buffer);
-  }
-  const int produced = program_.ProducedLane(action.kind, action.stage);
-  OutgoingLane* out = produced >= 0 ? &outgoing_.at(produced) : nullptr;
-  EventPtr buffer_free;
-  if (out != nullptr) {
-    task.output = compute_.MessageBuffer(produced, static_cast<int>(out->next));
-    buffer_free = out->sent[out->next];
-  }
+  TakeSlots(action, state, task);
+  const bool reads = action.kind != ActionKind::kBackwardWeight;
+  const int64_t version = reads ? program_.WeightVersion(action) : -1;
+  if (reads) task.weights = state.versions.BufferOf(version);
+  const EventPtr buffer_free = PlaceOutput(action, task);
+  const Message message = TakeMessage(action, task);
 
   const EventPtr done = compute_.Start(task, Pending({message.arrived, buffer_free}));
-  state.versions.Read(version);
-  if (out != nullptr) {
-    const EventPtr sent =
-        transport_.Post({produced, true, task.output, options_.message_bytes}, Pending({done}));
-    out->sent[out->next] = sent;
-    out->next = (out->next + 1) % out->sent.size();
-    RecordTransfer(forward ? ActionKind::kSendForward : ActionKind::kSendBackward, action,
-                   program_.lanes()[static_cast<size_t>(produced)].receiver, sent);
-  }
-  if (consumed >= 0) {
+  if (reads) state.versions.Read(version);
+  if (message.arrived) {
+    const bool forward = IsForward(action.kind);
     RecordTransfer(forward ? ActionKind::kReceiveForward : ActionKind::kReceiveBackward, action,
-                   program_.lanes()[static_cast<size_t>(consumed)].sender, message.arrived);
-    PostReceive(IncomingOf(consumed), message.buffer, Pending({done}));
+                   program_.lanes()[static_cast<size_t>(message.lane)].sender, message.arrived);
+    // Before anything is sent: whoever takes that may be waiting for this.
+    PostReceive(IncomingOf(message.lane), message.buffer, Pending({done}));
+  } else if (message.buffer >= 0) {
+    free_handovers_.push_back(message.buffer);
   }
+  SendOutput(action, task, done);
   Record(action, done, Pending({message.arrived}));
+}
+
+void Worker::TakeSlots(const RunAction& action, StageState& state, ComputeTask& task) {
+  const int64_t i = action.microbatch;
+  task.activation = IsForward(action.kind)              ? state.activations.Take(i)
+                    : YieldsWeightGradient(action.kind) ? state.activations.Release(i)
+                                                        : state.activations.Of(i);
+  if (action.kind == ActionKind::kBackwardInput) task.kept = state.kept.Take(i);
+  if (action.kind == ActionKind::kBackwardWeight) task.kept = state.kept.Release(i);
+  if (YieldsWeightGradient(action.kind)) {
+    task.gradients = static_cast<int>(action.step % state.gradient_buffers);
+  }
+  if (IsForward(action.kind) && schedule_.IsLast(action.stage)) {
+    task.loss = &losses_[static_cast<size_t>(i)];
+  }
+}
+
+/// What the action consumes, if anything.
+Worker::Message Worker::TakeMessage(const RunAction& action, ComputeTask& task) {
+  if (!HasInput(schedule_, action.kind, action.stage)) return {};
+  auto& posted = PostedOf(IsForward(action.kind));
+  const auto found = posted.find({action.stage, action.microbatch});
+  CHECK(found != posted.end());
+  const Message message = found->second;
+  posted.erase(found);
+  task.input = compute_.MessageBuffer(message.lane, message.buffer);
+  return message;
+}
+
+/// Gives the action a buffer for what it produces, if anything. Returns what must have happened
+/// before it is overwritten.
+EventPtr Worker::PlaceOutput(const RunAction& action, ComputeTask& task) {
+  if (!HasOutput(schedule_, action.kind, action.stage)) return nullptr;
+  const int lane = program_.ProducedLane(action.kind, action.stage);
+  if (lane >= 0) {
+    OutgoingLane& out = outgoing_.at(lane);
+    task.output = compute_.MessageBuffer(lane, static_cast<int>(out.next));
+    return out.sent[out.next];
+  }
+  const bool forward = IsForward(action.kind);
+  CHECK(!free_handovers_.empty());  // more held at once than was counted
+  const int buffer = free_handovers_.back();
+  free_handovers_.pop_back();
+  result_.peak_handovers =
+      std::max(result_.peak_handovers, handovers_ - static_cast<int>(free_handovers_.size()));
+  task.output = compute_.MessageBuffer(kHandover, buffer);
+  PostedOf(forward)[{forward ? action.stage + 1 : action.stage - 1, action.microbatch}] = {
+      nullptr, kHandover, buffer};
+  return nullptr;
+}
+
+void Worker::SendOutput(const RunAction& action, const ComputeTask& task, const EventPtr& done) {
+  const int lane = program_.ProducedLane(action.kind, action.stage);
+  if (lane < 0) return;
+  OutgoingLane& out = outgoing_.at(lane);
+  const EventPtr sent =
+      transport_.Post({lane, true, task.output, options_.message_bytes}, Pending({done}));
+  out.sent[out.next] = sent;
+  out.next = (out.next + 1) % out.sent.size();
+  RecordTransfer(
+      IsForward(action.kind) ? ActionKind::kSendForward : ActionKind::kSendBackward, action,
+      program_.lanes()[static_cast<size_t>(lane)].receiver, sent);
 }
 
 void Worker::DoUpdate(const RunAction& action) {
@@ -242,14 +249,12 @@ void Worker::DoUpdate(const RunAction& action) {
   std::vector<std::shared_ptr<Reduction>> used;
   for (size_t g = 0; g < schedule_.groups.size(); ++g) {
     const CollectiveGroup& group = schedule_.groups[g];
-    if (std::find(group.stages.begin(), group.stages.end(), action.stage) == group.stages.end()) {
-      continue;
-    }
+    if (!IsMember(group, action.stage)) continue;
     used.push_back(reductions_.at({static_cast<int>(g), action.step}));
     after.push_back(used.back()->done);
     if (group.purpose == Purpose::kNorm) task.norms = used.back()->values.data();
   }
-  task.taken_at = state.versions.BufferTakenAt(action.step);
+  if (state.same_delay) task.taken_at = state.versions.BufferTakenAt(action.step);
   const VersionTable::Target target = state.versions.Advance();
   task.weights = target.source;
   task.target = target.target;
@@ -263,34 +268,69 @@ void Worker::DoUpdate(const RunAction& action) {
 
 void Worker::DoReduction(const RunAction& action) {
   const CollectiveGroup& group = schedule_.groups[static_cast<size_t>(action.stage)];
-  const auto shared = std::make_shared<Reduction>();
-  reductions_[{action.stage, action.step}] = shared;
-  Reduction& reduction = *shared;
-  std::vector<EventPtr> ready;
-  if (group.purpose == Purpose::kNorm) {
-    reduction.values.assign(static_cast<size_t>(options_.norm_values), 0.0);
-    for (const StageState& state : stages_) {
-      if (std::find(group.stages.begin(), group.stages.end(), state.stage) == group.stages.end()) {
-        continue;
-      }
-      ComputeTask task;
-      task.action = action;
-      task.action.stage = state.stage;
-      task.gradients = static_cast<int>(action.step % state.gradient_buffers);
-      task.norms = reduction.values.data();
-      ready.push_back(compute_.Start(task, {}));
-    }
-  } else if (!actions_.empty()) {
-    ready.push_back(actions_.back().event);
+  const auto reduction = std::make_shared<Reduction>();
+  reductions_[{action.stage, action.step}] = reduction;
+  switch (group.purpose) {
+    case Purpose::kNorm:
+      reduction->values.assign(static_cast<size_t>(options_.norm_values), 0.0);
+      reduction->done = transport_.PostAllReduce(action.stage, reduction->values,
+                                                 TakeNorms(action, reduction->values));
+      break;
+    case Purpose::kBarrier:
+      reduction->done = transport_.PostAllReduce(action.stage, {}, LastIssued());
+      break;
+    case Purpose::kWeights:
+      reduction->done = SumGradients(action);
+      break;
+    case Purpose::kReplicas:
+      CHECK(false);
   }
-  reduction.done = transport_.PostAllReduce(action.stage, reduction.values, ready);
   transfers_.push_back({{.rank = plan_.rank,
                          .kind = ActionKind::kAllReduce,
                          .stage = action.stage,
                          .microbatch = action.step},
-                        reduction.done,
+                        reduction->done,
                         {},
-                        {shared}});
+                        {reduction}});
+}
+
+/// Of each stage of the group that speaks for its slice; after its gradients have met those of its
+/// copies.
+std::vector<EventPtr> Worker::TakeNorms(const RunAction& action, std::vector<double>& norms) {
+  const CollectiveGroup& group = schedule_.groups[static_cast<size_t>(action.stage)];
+  std::vector<EventPtr> ready;
+  for (size_t i = 0; i < stages_.size(); ++i) {
+    const StageState& state = stages_[i];
+    if (!plan_.stages[i].speaks || !IsMember(group, state.stage)) continue;
+    std::vector<EventPtr> after;
+    if (const CollectiveGroup* copies = WeightGroupOf(schedule_, state.stage)) {
+      const auto number = static_cast<int>(copies - schedule_.groups.data());
+      after.push_back(reductions_.at({number, action.step})->done);
+    }
+    ComputeTask task;
+    task.action = action;
+    task.action.stage = state.stage;
+    task.gradients = static_cast<int>(action.step % state.gradient_buffers);
+    task.norms = norms.data();
+    ready.push_back(compute_.Start(task, after));
+  }
+  return ready;
+}
+
+EventPtr Worker::SumGradients(const RunAction& action) {
+  std::vector<GradientPart> parts;
+  for (const StageState& state : stages_) {
+    if (!IsMember(schedule_.groups[static_cast<size_t>(action.stage)], state.stage)) continue;
+    const auto buffer = static_cast<int>(action.step % state.gradient_buffers);
+    parts.push_back({state.stage, compute_.GradientBuffer(state.stage, buffer)});
+  }
+  return transport_.PostGradientSum(action.stage, parts, LastIssued());
+}
+
+/// What the compute lane has to have done for all that was issued to be done.
+std::vector<EventPtr> Worker::LastIssued() const {
+  if (actions_.empty()) return {};
+  return {actions_.back().event};
 }
 
 Worker::Issued& Worker::Record(const RunAction& action, const EventPtr& event, std::vector<EventPtr> data) {
@@ -298,7 +338,9 @@ Worker::Issued& Worker::Record(const RunAction& action, const EventPtr& event, s
                        .kind = action.kind,
                        .stage = action.stage,
                        .microbatch = action.microbatch,
-                       .weight_version = program_.WeightVersion(action)},
+                       .weight_version = action.kind == ActionKind::kBackwardWeight
+                                             ? -1
+                                             : program_.WeightVersion(action)},
                       event,
                       std::move(data)});
   return actions_.back();

@@ -10,6 +10,7 @@
 
 #include "models/schedule/program.h"
 #include "runtime/compute.h"
+#include "runtime/rank_plan.h"
 #include "runtime/transport.h"
 #include "runtime/versions.h"
 #include "traces/trace.h"
@@ -28,13 +29,11 @@ struct WorkerOptions {
 struct WorkerResult {
   std::vector<Span> spans;            ///< in no particular order
   std::vector<int> peak_activations;  ///< slots in use at once
+  std::vector<int> peak_kept;
   std::vector<int> peak_versions;     ///< weight buffers in use at once
   std::vector<int> newest_weights;    ///< buffer of the last version
+  int peak_handovers = 0;             ///< of the whole rank
 };
-
-/// Buffers that the program says the rank needs, with `slots` receive slots per lane
-/// (NeverDelayingSlots). Throws Error for a schedule that the runtime cannot run, saying why.
-RankPlan PlanRank(const Program& program, int rank, const std::vector<int>& slots);
 
 class Worker {
  public:
@@ -48,9 +47,10 @@ class Worker {
   WorkerResult Unfinished() { return std::move(result_); }
 
  private:
+  /// Posted to be received, or handed over within the rank: then it is there.
   struct Message {
     EventPtr arrived;
-    int lane = -1;
+    int lane = kHandover;
     int buffer = -1;
   };
   /// Receives are posted for the messages of the sender in its order, one per free buffer.
@@ -62,13 +62,30 @@ class Worker {
     std::vector<EventPtr> sent;  // per buffer: its last send
     size_t next = 0;
   };
+  /// Slots of one kind, taken by micro-batches.
+  class SlotPool {
+   public:
+    explicit SlotPool(int slots) {
+      for (int slot = slots - 1; slot >= 0; --slot) free_.push_back(slot);
+    }
+    int Take(int64_t microbatch);
+    int Of(int64_t microbatch) const;
+    /// Free for the next to take it: the compute lane runs in order.
+    int Release(int64_t microbatch);
+    int peak() const { return peak_; }
+
+   private:
+    std::vector<int> free_;
+    std::map<int64_t, int> taken_;
+    int peak_ = 0;
+  };
   struct StageState {
     int stage = 0;
     VersionTable versions;
     int gradient_buffers = 1;
-    std::vector<int> free_activations;
-    std::map<int64_t, int> activation_of = {};  // by micro-batch
-    int peak_activations = 0;
+    bool same_delay = true;
+    SlotPool activations;  // from F to B or W
+    SlotPool kept;         // from I to W
   };
   /// A collective under way: the values it sums and the event after which they are there.
   struct Reduction {
@@ -86,8 +103,18 @@ class Worker {
   IncomingLane& IncomingOf(int lane);
   void PostReceive(IncomingLane& lane, int buffer, std::vector<EventPtr> after);
   void DoStage(const RunAction& action);
+  void TakeSlots(const RunAction& action, StageState& state, ComputeTask& task);
+  Message TakeMessage(const RunAction& action, ComputeTask& task);
+  EventPtr PlaceOutput(const RunAction& action, ComputeTask& task);
+  void SendOutput(const RunAction& action, const ComputeTask& task, const EventPtr& done);
+  std::map<std::pair<int, int64_t>, Message>& PostedOf(bool forward) {
+    return forward ? posted_forward_ : posted_backward_;
+  }
   void DoUpdate(const RunAction& action);
   void DoReduction(const RunAction& action);
+  std::vector<EventPtr> TakeNorms(const RunAction& action, std::vector<double>& norms);
+  EventPtr SumGradients(const RunAction& action);
+  std::vector<EventPtr> LastIssued() const;
   Issued& Record(const RunAction& action, const EventPtr& event, std::vector<EventPtr> data);
   void RecordTransfer(ActionKind kind, const RunAction& action, int peer, const EventPtr& event);
   void SettleActions(size_t keep);
@@ -101,7 +128,9 @@ class Worker {
   Transport& transport_;
   std::vector<double>& losses_;
   std::vector<IncomingLane> incoming_;
-  std::map<int, OutgoingLane> outgoing_;                    // by lane
+  std::map<int, OutgoingLane> outgoing_;  // by lane
+  std::vector<int> free_handovers_;
+  int handovers_ = 0;                                           // buffers there are
   std::map<std::pair<int, int64_t>, Message> posted_forward_;   // by consuming stage and micro-batch
   std::map<std::pair<int, int64_t>, Message> posted_backward_;
   std::vector<StageState> stages_;

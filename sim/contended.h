@@ -27,6 +27,8 @@ class Contended {
 
   /// Runs to the end or until nothing can go on.
   std::vector<Blocked> Run();
+  /// Whether messages or reductions have slowed each other so far.
+  bool slowed() const { return network_.slowed(); }
 
  private:
   using FlowOwner = contended::FlowOwner;

@@ -12,10 +12,6 @@ namespace {
 
 using Purpose = CollectiveGroup::Purpose;
 
-bool MovesGradients(Purpose purpose) {
-  return purpose == Purpose::kReplicas || purpose == Purpose::kWeights;
-}
-
 /// What one AR reduces: holders of the same weights reduce one copy, others everything they hold.
 Bytes BytesOf(const Schedule& schedule, const CollectiveGroup& group,
               const NetworkOptions& options) {
@@ -69,6 +65,54 @@ ContendedLayout::ContendedLayout(const Program& program, Bytes bytes_per_message
   }
 }
 
+LinkTime ContendedLayout::Alone(const Route& route, Bytes bytes) const {
+  LinkTime takes{0, route.latency.count()};
+  for (const int channel : route.channels) {
+    const Bandwidth bandwidth = channels[static_cast<size_t>(channel)];
+    takes.occupancy = std::max(takes.occupancy, TransferTime(bytes, bandwidth).count());
+  }
+  return takes;
+}
+
+int64_t ContendedLayout::Alone(const Collective& collective, int64_t given) const {
+  int64_t time = collective.timed ? given : 0;
+  for (const CollectiveRound& round : collective.rounds) {
+    int64_t longest = 0;
+    for (const CollectiveMessage& message : round.messages) {
+      const LinkTime takes = Alone(RouteOf(message.sender, message.receiver), message.bytes);
+      longest = std::max(longest, takes.occupancy + takes.latency);
+    }
+    time += round.repeats * longest;
+  }
+  return time;
+}
+
+std::optional<ActionTimes> ContendedLayout::TimesAlone(const Program& program,
+                                                       const ActionTimes& times) const {
+  const size_t lanes = program.lanes().size();
+  std::vector<LinkTime> links;
+  for (size_t i = 0; i < lane_routes.size(); ++i) {
+    const Route& route = routes[static_cast<size_t>(lane_routes[i])];
+    const LinkTime takes = Alone(route, message_bytes);
+    if (i < lanes) links.push_back(takes);
+    if (takes != links[i % lanes]) return std::nullopt;
+  }
+  std::vector<int64_t> groups;
+  for (size_t g = 0; g < of_group_.size(); ++g) {
+    const auto group = static_cast<int>(g);
+    for (int replica = 0; replica < replicas; ++replica) {
+      const auto index = static_cast<size_t>(CollectiveOf(group, replica));
+      const int64_t takes = Alone(collectives[index], times.OfReduction(group));
+      if (replica == 0) groups.push_back(takes);
+      if (takes != groups[g]) return std::nullopt;
+    }
+  }
+  ActionTimes alone = times;
+  alone.ReplaceLinks(std::move(links), program);
+  alone.ReplaceReductions(std::move(groups), program);
+  return alone;
+}
+
 int ContendedLayout::Know(const Cluster& cluster, int sender, int receiver) {
   const auto [entry, fresh] =
       known_.try_emplace({sender, receiver}, static_cast<int>(routes.size()));
@@ -79,7 +123,7 @@ int ContendedLayout::Know(const Cluster& cluster, int sender, int receiver) {
 void ContendedLayout::AddCollectives(const Schedule& schedule, const NetworkOptions& options,
                                      int index) {
   const CollectiveGroup& group = schedule.groups[static_cast<size_t>(index)];
-  const bool shared = MovesGradients(group.purpose);
+  const bool shared = MovesGradients(group);
   of_group_.push_back({static_cast<int>(collectives.size()), !shared});
   const bool norm = group.purpose == Purpose::kNorm && options.norm_bytes > 0;
   const bool moves = norm || (shared && !options.gradient_bytes.empty());

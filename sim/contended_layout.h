@@ -4,12 +4,14 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "models/cluster.h"
 #include "models/schedule/program.h"
 #include "sim/collective.h"
+#include "sim/times.h"
 
 namespace pipelag {
 
@@ -52,6 +54,10 @@ class ContendedLayout {
     return routes[static_cast<size_t>(known_.at({sender, receiver}))];
   }
 
+  /// `times` with those of messages and reductions replaced by what they take where nothing slows
+  /// them. Nothing if a message or a norm takes longer on one replica than on another.
+  std::optional<ActionTimes> TimesAlone(const Program& program, const ActionTimes& times) const;
+
   int replicas = 1;
   Bytes message_bytes = 0;
   std::vector<Bandwidth> channels;
@@ -66,6 +72,8 @@ class ContendedLayout {
     bool per_replica = false;
   };
 
+  LinkTime Alone(const Route& route, Bytes bytes) const;
+  int64_t Alone(const Collective& collective, int64_t given) const;
   int Know(const Cluster& cluster, int sender, int receiver);
   void AddCollectives(const Schedule& schedule, const NetworkOptions& options, int group);
 

@@ -26,7 +26,7 @@ class Howard {
     } while (Improve());
     CycleRatio result{{num_, den_}, {}};
     for (int v = root_; result.cycle.empty() || v != root_; v = Before(v)) {
-      result.cycle.push_back(v);
+      result.cycle.push_back(policy_[static_cast<size_t>(v)]);
     }
     // Found against the arrows.
     result.cycle = {result.cycle.rbegin(), result.cycle.rend()};
@@ -82,8 +82,8 @@ class Howard {
     }
   }
 
-  /// Values of all nodes as cost of their policy path from the root. A node whose policy path does not
-  /// come from the root is attached by an edge that does.
+  /// Values of all nodes as cost of their policy path from the root. A node whose policy path does
+  /// not come from the root is attached by an edge that does.
   void Evaluate() {
     std::vector<int> queue{root_};
     std::fill(reached_.begin(), reached_.end(), false);

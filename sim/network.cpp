@@ -78,7 +78,11 @@ void Network::Settle(int64_t now) {
     near_flows_.clear();
     Gather(c);
     Fill();
-    for (const int flow : near_flows_) Retime(flow, now);
+    for (const int id : near_flows_) {
+      const Flow& flow = flows_[static_cast<size_t>(id)];
+      slowed_ = slowed_ || flow.next < Alone(flow);
+      Retime(id, now);
+    }
   }
   dirty_.clear();
 }
@@ -104,15 +108,19 @@ void Network::Gather(int first) {
   }
 }
 
+/// What a flow has where it shares with nobody: the narrowest channel of its way.
+Rate Network::Alone(const Flow& flow) const {
+  const auto narrower = [&](int a, int b) {
+    return channels_[static_cast<size_t>(a)].capacity < channels_[static_cast<size_t>(b)].capacity;
+  };
+  const int narrowest = *std::min_element(flow.route->begin(), flow.route->end(), narrower);
+  return channels_[static_cast<size_t>(narrowest)].capacity;
+}
+
 void Network::Fill() {
-  if (near_flows_.size() == 1) {  // alone: the narrowest channel of its way
+  if (near_flows_.size() == 1) {
     Flow& flow = flows_[static_cast<size_t>(near_flows_[0])];
-    const auto narrower = [&](int a, int b) {
-      return channels_[static_cast<size_t>(a)].capacity <
-             channels_[static_cast<size_t>(b)].capacity;
-    };
-    const int narrowest = *std::min_element(flow.route->begin(), flow.route->end(), narrower);
-    flow.next = channels_[static_cast<size_t>(narrowest)].capacity;
+    flow.next = Alone(flow);
     return;
   }
   for (const int c : near_channels_) {

@@ -14,9 +14,9 @@ namespace pipelag {
 /// Rates are found by progressive filling: every flow's rate grows until a channel on its way is
 /// full. They are exact fractions (see Rate). What is left of a flow is held in byte·ns/s, 10^9 to
 /// the byte, and progress is rounded up to a whole one whenever a rate changes. Ends fall on whole
-/// nanoseconds, rounded up: a flow whose rate never changes ends at exactly ⌈bytes ÷ rate⌉; of others
-/// only the fraction of a nanosecond is lost for which each flow that shared with it outlived its
-/// last byte.
+/// nanoseconds, rounded up: a flow whose rate never changes ends at exactly ⌈bytes ÷ rate⌉; of
+/// others only the fraction of a nanosecond is lost for which each flow that shared with it
+/// outlived its last byte.
 class Network {
  public:
   /// Ends of flows enter `events` as `end_kind`, the flow as subject.
@@ -34,6 +34,8 @@ class Network {
   /// done: what happens within one instant moves no byte.
   void Settle(int64_t now);
   bool settled() const { return dirty_.empty(); }
+  /// Whether any flow so far had less than the narrowest channel of its way for itself.
+  bool slowed() const { return slowed_; }
 
  private:
   struct Flow {
@@ -57,6 +59,7 @@ class Network {
   };
 
   void MarkRoute(const std::vector<int>& route);
+  Rate Alone(const Flow& flow) const;
   void Gather(int channel);
   void Fill();
   void Retime(int flow, int64_t now);
@@ -68,6 +71,7 @@ class Network {
   std::vector<Channel> channels_;
   std::vector<int> dirty_;
   uint64_t visit_ = 0;
+  bool slowed_ = false;
   std::vector<int> near_channels_;  ///< of the part that is shared anew
   std::vector<int> near_flows_;
 };

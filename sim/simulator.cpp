@@ -6,8 +6,8 @@
 #include <numeric>
 #include <span>
 
-#include "models/schedule/play.h"
 #include "sim/contended.h"
+#include "sim/long_run.h"
 
 namespace pipelag {
 namespace {
@@ -86,6 +86,17 @@ class Recorder {
     }
   }
 
+  /// Figures of what was noted, and once more all since an earlier such note, so many times.
+  const std::vector<RankTotals>& Noted() const { return totals_; }
+  void Repeat(const std::vector<RankTotals>& since, int64_t times) {
+    for (size_t rank = 0; rank < totals_.size(); ++rank) {
+      for (const auto figure : {&RankTotals::busy, &RankTotals::wait, &RankTotals::transfer,
+                                &RankTotals::last_end}) {
+        totals_[rank].*figure += (totals_[rank].*figure - since[rank].*figure) * times;
+      }
+    }
+  }
+
   std::vector<RankTotals> TakeTotals() { return std::move(totals_); }
 
  private:
@@ -150,18 +161,31 @@ bool IsRegular(const SimulationOptions& options) {
 }
 
 struct Executed {
-  StepTime mean_step;               ///< where there is no exact one
-  std::vector<int64_t> rank_times;  ///< Play::Times() at the end of a regular run
+  StepTime mean_step;              ///< where there is no exact one
+  bool slowed = false;             ///< messages or reductions slowed each other
+  std::vector<int64_t> lane_ends;  ///< of a regular run
 };
+
+/// Some steps of larger bodies take too long on a cluster to play them for the exact step time
+/// alone.
+constexpr int64_t kMostActionsOfBodyOnCluster = 100'000;
+/// Shorter runs are over before a repetition could be made use of.
+constexpr int64_t kLongRun = 48;
 
 template <class Recording>
 Executed Execute(const Program& program, const ActionTimes& times, const SimulationOptions& options,
                  Recording& recorder) {
-  const PlayLinks links{times.occupancy_ns(), times.latency_ns(), options.receive_slots};
+  const PlayLinks links = times.Links(options.receive_slots);
   if (IsRegular(options)) {
     Play play(program, times, links, recorder);
-    CheckDone(program, play.Run(), options.receive_slots);
-    return {{}, play.Times()};
+    const bool skip = program.steps() > kLongRun && !options.spans;
+    CheckDone(program, skip ? LongRun(program, play, recorder).Run() : play.Run(),
+              options.receive_slots);
+    Executed executed;
+    for (size_t lane = 0; lane < program.lanes().size(); ++lane) {
+      executed.lane_ends.push_back(play.LaneEnd(static_cast<int>(lane)));
+    }
+    return executed;
   }
   const int ranks = program.schedule().ranks;
   const int replicas = options.network.replicas;
@@ -171,6 +195,7 @@ Executed Execute(const Program& program, const ActionTimes& times, const Simulat
     noisy.emplace_back(program, times, options.noise, replica * ranks);
   }
   WithStepEnds clocked(recorder, program.steps());
+  bool slowed = false;
   if (options.network.cluster == nullptr) {
     CheckDone(program, Play(program, noisy[0], links, clocked).Run(), options.receive_slots);
   } else {
@@ -178,8 +203,32 @@ Executed Execute(const Program& program, const ActionTimes& times, const Simulat
     Contended contended(program, std::span<const NoisyTimes>(noisy), layout, options.receive_slots,
                         clocked);
     CheckDone(program, contended.Run(), options.receive_slots);
+    slowed = contended.slowed();
   }
-  return {clocked.MeanStep(), {}};
+  return {clocked.MeanStep(), slowed, {}};
+}
+
+/// The times of an endless run on a cluster in which nothing ever slows anything else, by a run
+/// that shows all that ever happens. Nothing if something does, or if that cannot be told.
+std::optional<ActionTimes> TimesAlone(const Program& program, const ActionTimes& times,
+                                      const SimulationOptions& options) {
+  const ContendedLayout layout(program, times.message_bytes(), options.network);
+  std::optional<ActionTimes> alone = layout.TimesAlone(program, times);
+  if (!alone) return std::nullopt;
+  const std::optional<int64_t> steps = StepsThatShowAll(program, *alone, options.receive_slots);
+  if (!steps) return std::nullopt;
+  struct Silent {
+    void OnCompute(int, const RunAction&, int64_t, int64_t, int64_t, bool) {}
+    void OnTransfer(int, const RunAction&, int64_t, int64_t, int64_t, int64_t) {}
+    void OnReduce(int, int, int64_t, int64_t, int64_t) {}
+  } silent;
+  const std::vector<ActionTimes> replicas(static_cast<size_t>(layout.replicas), times);
+  const Program shown = program.WithSteps(*steps);
+  Contended contended(shown, std::span<const ActionTimes>(replicas), layout, options.receive_slots,
+                      silent);
+  CheckDone(shown, contended.Run(), options.receive_slots);
+  if (contended.slowed()) return std::nullopt;
+  return alone;
 }
 
 /// Busy time per step of the busiest rank of this run, rounded up.
@@ -219,14 +268,28 @@ Simulation Simulate(const Program& program, const ActionTimes& times,
   if (IsRegular(options)) {
     const int64_t body_actions = program.actions() / program.steps();
     if (body_actions <= options.most_actions_for_critical_cycle) {
-      result.steady = ExactSteadyState(program, times, options.receive_slots);
+      result.steady = ExactSteadyState(program, times, {.receive_slots = options.receive_slots});
     } else {
-      result.steady.step_time =
-          ExactStepTime(program, times, options.receive_slots, executed.rank_times);
+      std::optional<StepTime> told;
+      if (schedule.flushes() && program.steps() == 1 && options.receive_slots == 0) {
+        told = StepTimeByFirstStep(program, totals, executed.lane_ends);
+      }
+      result.steady.step_time = told ? *told : ExactStepTime(program, times, options.receive_slots);
     }
     busy_per_step = times.BusyPerStep(program);
   } else {
-    result.steady.step_time = executed.mean_step;
+    const bool small = program.actions() / program.steps() <= kMostActionsOfBodyOnCluster;
+    if (!options.noise.any() && !executed.slowed && small) {
+      result.alone = TimesAlone(program, times, options);
+    }
+    result.exact = result.alone.has_value();
+    if (result.exact) {
+      result.steady =
+          ExactSteadyState(program, *result.alone, {.receive_slots = options.receive_slots});
+      busy_per_step = times.BusyPerStep(program);
+    } else {
+      result.steady.step_time = executed.mean_step;
+    }
   }
   result.metrics = ComputeMetrics(totals, result.steady.step_time, busy_per_step);
   if (options.spans) SortSpans(result.trace);

@@ -2,6 +2,8 @@
 // writes spans only if asked.
 #pragma once
 
+#include <optional>
+
 #include "models/schedule/program.h"
 #include "sim/contended_layout.h"
 #include "sim/noise.h"
@@ -25,10 +27,15 @@ struct SimulationOptions {
 };
 
 struct Simulation {
-  /// Of this run; `step_time` is the exact steady one, but with a cluster or noise the mean over
-  /// the middle half of the run's steps, or the makespan of a single one.
+  /// Of this run; `step_time` is the exact steady one. With noise, and on a cluster where messages
+  /// or reductions ever slow each other, it is the mean over the middle half of the run's steps, or
+  /// the makespan of a single one.
   Metrics metrics;
-  SteadyState steady;  ///< what limits it; with a cluster or noise the step time only
+  SteadyState steady;  ///< what limits it; of a mean the step time only
+  /// Whether the step time is exact.
+  bool exact = true;
+  /// On a cluster where it is: the times that messages and reductions take on their ways.
+  std::optional<ActionTimes> alone;
   Trace trace;         ///< header always, spans if asked
 };
 

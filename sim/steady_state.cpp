@@ -4,8 +4,8 @@
 #include <numeric>
 #include <optional>
 
-#include "models/schedule/play.h"
 #include "sim/cycle_ratio.h"
+#include "sim/long_run.h"
 
 namespace pipelag {
 namespace {
@@ -15,32 +15,47 @@ namespace {
 /// of its rank's body (a message's: its producer's; a collective's: the step).
 class EventGraph {
  public:
-  EventGraph(const Program& program, const ActionTimes& times, int receive_slots)
+  EventGraph(const Program& program, const ActionTimes& times, const SteadyStateOptions& options)
       : program_(program),
         schedule_(program.schedule()),
         times_(times),
-        slots_(receive_slots),
-        messages_are_nodes_(times.occupancy_ns() > 0 || receive_slots > 0) {
+        slots_(options.receive_slots),
+        messages_are_nodes_(times.messages_occupy() || options.receive_slots > 0) {
     IndexActions();
     AddComputeLanes();
     AddData();
     if (slots_ > 0) AddSlots();
-    AddReductions();
+    if (!options.without_reductions) AddReductions();
     if (schedule_.streams > 1) ConnectRanks();
   }
 
   SteadyState Solve() {
     const CycleRatio critical =
-        MaximumCycleRatio(static_cast<int>(rank_of_.size()), edges_, std::move(policy_));
+        MaximumCycleRatio(static_cast<int>(nodes_.size()), edges_, std::move(policy_));
     SteadyState result;
     result.step_time = critical.ratio;
-    for (const int node : critical.cycle) {
-      result.critical_ranks.push_back(rank_of_[static_cast<size_t>(node)]);
+    for (const int index : critical.cycle) {
+      const CycleEdge& edge = edges_[static_cast<size_t>(index)];
+      const Node& node = nodes_[static_cast<size_t>(edge.to)];
+      result.critical_steps += edge.tokens;
+      if (node.group >= 0) {
+        result.critical_groups.push_back(node.group);
+        if (MovesGradients(schedule_.groups[static_cast<size_t>(node.group)])) {
+          ++result.critical_reductions;
+        }
+        continue;
+      }
+      result.critical_ranks.push_back(node.rank);
+      if (node.lane >= 0) result.critical_lanes.push_back(node.lane);
+      const Node& before = nodes_[static_cast<size_t>(edge.from)];
+      const bool direct = before.lane < 0 && node.lane < 0 && before.group < 0;
+      if (direct && before.rank != node.rank) result.critical_lanes.push_back(LaneOf(edge));
     }
-    std::sort(result.critical_ranks.begin(), result.critical_ranks.end());
-    const auto last = std::unique(result.critical_ranks.begin(), result.critical_ranks.end());
-    result.critical_ranks.erase(last, result.critical_ranks.end());
-    result.crosses_links = result.critical_ranks.size() > 1;
+    for (auto* list :
+         {&result.critical_ranks, &result.critical_lanes, &result.critical_groups}) {
+      std::sort(list->begin(), list->end());
+      list->erase(std::unique(list->begin(), list->end()), list->end());
+    }
     return result;
   }
 
@@ -50,6 +65,11 @@ class EventGraph {
     int node = -1;
     int32_t microbatch = 0;
     int64_t duration = 0;
+  };
+  struct Node {
+    int rank = 0;
+    int lane = -1;   // of a message
+    int group = -1;  // of a reduction
   };
   struct LaneMessages {
     std::vector<int> nodes;      // in production order
@@ -63,10 +83,17 @@ class EventGraph {
            static_cast<size_t>(FloorMod(microbatch, schedule_.microbatches));
   }
 
-  int AddNode(int rank) {
-    rank_of_.push_back(rank);
+  int AddNode(const Node& node) {
+    nodes_.push_back(node);
     policy_.push_back(-1);
-    return static_cast<int>(rank_of_.size()) - 1;
+    return static_cast<int>(nodes_.size()) - 1;
+  }
+
+  /// Of an edge that is a message.
+  int LaneOf(const CycleEdge& edge) const {
+    return std::lower_bound(message_edges_.begin(), message_edges_.end(),
+                            std::pair(static_cast<int>(&edge - edges_.data()), -1))
+        ->second;
   }
 
   /// The first edge into a node is its lane's: a policy whose cycles are the lanes.
@@ -101,7 +128,7 @@ class EventGraph {
       std::vector<int64_t> durations;
       for (size_t i = 0; i < body.size(); ++i) {
         if (body[i].kind == ActionKind::kAllReduce) continue;
-        const int node = AddNode(rank);
+        const int node = AddNode({.rank = rank});
         int64_t duration = times_.Of(body[i]);
         if (body[i].overlaps_next) {
           duration = times_.OfOverlap(body[i], body[i + 1]);
@@ -155,7 +182,9 @@ class EventGraph {
     }
     if (!messages_are_nodes_) return;
     for (const LaneMessages& lane : lanes_) {
-      AddLane(lane.nodes, std::vector<int64_t>(lane.nodes.size(), times_.occupancy_ns()));
+      const auto index = static_cast<int>(&lane - lanes_.data());
+      AddLane(lane.nodes,
+              std::vector<int64_t>(lane.nodes.size(), times_.OfMessage(index).occupancy));
     }
     for (const auto& [from, to, weight, tokens] : delayed_) AddEdge(from, to, weight, tokens);
   }
@@ -167,17 +196,20 @@ class EventGraph {
       AddEdge(producer.node, consumer.node, producer.duration, tokens);
       return;
     }
+    const LinkTime& takes = times_.OfMessage(lane);
     if (!messages_are_nodes_) {
-      AddEdge(producer.node, consumer.node, producer.duration + times_.latency_ns(), tokens);
+      message_edges_.emplace_back(static_cast<int>(edges_.size()), lane);
+      AddEdge(producer.node, consumer.node, producer.duration + takes.latency, tokens);
       return;
     }
     LaneMessages& messages = lanes_[static_cast<size_t>(lane)];
-    const int node = AddNode(rank_of_[static_cast<size_t>(producer.node)]);
+    const int node =
+        AddNode({.rank = nodes_[static_cast<size_t>(producer.node)].rank, .lane = lane});
     messages.nodes.push_back(node);
     messages.shift_sum += tokens;
     // Held back until the lanes stand, whose edges must come first (AddEdge).
     delayed_.push_back({producer.node, node, producer.duration, 0});
-    delayed_.push_back({node, consumer.node, times_.occupancy_ns() + times_.latency_ns(),
+    delayed_.push_back({node, consumer.node, takes.occupancy + takes.latency,
                         static_cast<int32_t>(tokens)});
   }
 
@@ -208,7 +240,8 @@ class EventGraph {
   void AddReductions() {
     std::vector<int> nodes;
     for (const CollectiveGroup& group : schedule_.groups) {
-      nodes.push_back(AddNode(schedule_.placement[static_cast<size_t>(group.stages.front())]));
+      nodes.push_back(AddNode({.rank = schedule_.placement[static_cast<size_t>(group.stages[0])],
+                               .group = static_cast<int>(nodes.size())}));
     }
     for (const auto& body : schedule_.body) {
       std::vector<Action> order;
@@ -238,9 +271,9 @@ class EventGraph {
     constexpr int64_t kTokens = 1 << 24;
     std::vector<int> firsts;
     int last = -1;
-    for (size_t node = 0; node < rank_of_.size(); ++node) {
-      if (rank_of_[node] <= last) continue;
-      last = rank_of_[node];
+    for (size_t node = 0; node < nodes_.size(); ++node) {
+      if (nodes_[node].rank <= last) continue;
+      last = nodes_[node].rank;
       firsts.push_back(static_cast<int>(node));
     }
     for (size_t i = 0; i < firsts.size(); ++i) {
@@ -259,7 +292,7 @@ class EventGraph {
   const ActionTimes& times_;
   int64_t slots_;
   bool messages_are_nodes_;
-  std::vector<int> rank_of_;
+  std::vector<Node> nodes_;
   std::vector<int> policy_;
   std::vector<CycleEdge> edges_;
   std::vector<CycleEdge> delayed_;
@@ -268,55 +301,70 @@ class EventGraph {
   std::vector<Entry> update_;
   std::vector<LastGradient> last_gradient_;
   std::vector<LaneMessages> lanes_;
+  std::vector<std::pair<int, int>> message_edges_;  // edge and lane, ascending
 };
 
 struct NoObserver {
   void OnCompute(int, const RunAction&, int64_t, int64_t, int64_t, bool) {}
   void OnTransfer(int, const RunAction&, int64_t, int64_t, int64_t, int64_t) {}
   void OnReduce(int, int, int64_t, int64_t, int64_t) {}
+  int Noted() const { return 0; }
+  void Repeat(int, int64_t) {}
 };
 
-/// Plays step after step from `start`; nothing if the times do not repeat within a few.
-std::optional<StepTime> PlayUntilTimesRepeat(const Program& program, const ActionTimes& times,
-                                             std::vector<int64_t> start) {
-  constexpr int64_t kMostSteps = 24;
-  const Program one_step = program.WithSteps(1);
+/// Steps that clipping takes something from.
+int64_t ClippedSteps(const Program& program) {
+  return program.steps() + program.first_whole_block() - program.last_whole_block();
+}
+
+std::optional<Repetition> FindRepetition(const Program& program, const ActionTimes& times,
+                                         int receive_slots) {
+  constexpr int64_t kMostRepetitions = 64;
+  const Program endless = program.WithSteps(ClippedSteps(program) + kMostRepetitions);
   NoObserver observer;
-  const PlayLinks links{times.occupancy_ns(), times.latency_ns(), 0};
-  Play play(one_step, times, links, observer);
-  if (start.empty()) start = play.Times();
-  std::vector<std::vector<int64_t>> history{std::move(start)};
-  while (history.size() <= kMostSteps) {
-    play.StartFrom(history.back());
-    CHECK(play.Run().empty());
-    const std::vector<int64_t> now = play.Times();
-    for (size_t before = history.size(); before-- > 0;) {
-      const std::vector<int64_t>& then = history[before];
-      const int64_t taken = now.front() - then.front();
-      const auto later = [&](int64_t a, int64_t b) { return a + taken == b; };
-      if (!std::equal(then.begin(), then.end(), now.begin(), later)) continue;
-      const auto steps = static_cast<int64_t>(history.size() - before);
-      const int64_t divisor = std::gcd(taken, steps);
-      return StepTime{taken / divisor, steps / divisor};
-    }
-    history.push_back(now);
-  }
-  return std::nullopt;
+  Play play(endless, times, times.Links(receive_slots), observer);
+  return LongRun(endless, play, observer).FindRepetition(kMostRepetitions);
 }
 
 }  // namespace
 
-StepTime ExactStepTime(const Program& program, const ActionTimes& times, int receive_slots,
-                       const std::vector<int64_t>& start) {
-  if (program.schedule().flushes() && receive_slots == 0) {
-    const std::optional<StepTime> played = PlayUntilTimesRepeat(program, times, start);
-    if (played) return *played;
-  }
-  return ExactSteadyState(program, times, receive_slots).step_time;
+StepTime ExactStepTime(const Program& program, const ActionTimes& times, int receive_slots) {
+  const std::optional<Repetition> found = FindRepetition(program, times, receive_slots);
+  if (found) return found->step_time;
+  return ExactSteadyState(program, times, {.receive_slots = receive_slots}).step_time;
 }
 
-SteadyState ExactSteadyState(const Program& program, const ActionTimes& times, int receive_slots) {
-  return EventGraph(program, times, receive_slots).Solve();
+std::optional<int64_t> StepsThatShowAll(const Program& program, const ActionTimes& times,
+                                        int receive_slots) {
+  const std::optional<Repetition> found = FindRepetition(program, times, receive_slots);
+  if (!found) return std::nullopt;
+  // Ranks and the ends of the run are no further apart than the body reaches.
+  return found->block + 2 * found->steps + 2 * ClippedSteps(program) + 2;
+}
+
+std::optional<StepTime> StepTimeByFirstStep(const Program& program,
+                                            const std::vector<RankTotals>& ranks,
+                                            const std::vector<int64_t>& lane_ends) {
+  CHECK(program.schedule().flushes());
+  int64_t longest = 0;
+  for (const RankTotals& rank : ranks) {
+    longest = std::max(longest, (rank.last_end - rank.first_start).count());
+  }
+  for (const RankTotals& rank : ranks) {
+    const bool waited = rank.first_start.count() > 0;
+    if (!waited && rank.last_end.count() != longest) return std::nullopt;
+  }
+  for (size_t lane = 0; lane < lane_ends.size(); ++lane) {
+    // A rank sends nothing before its first action starts.
+    const auto sender = static_cast<size_t>(program.lanes()[lane].sender);
+    if (lane_ends[lane] - ranks[sender].first_start.count() > longest) return std::nullopt;
+  }
+  return StepTime{longest, 1};
+}
+
+SteadyState ExactSteadyState(const Program& program, const ActionTimes& times,
+                             const SteadyStateOptions& options) {
+  return EventGraph(program, times, options).Solve();
 }
 
 }  // namespace pipelag

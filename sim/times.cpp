@@ -22,15 +22,17 @@ ActionTimes::ActionTimes(const Program& program, const Costs& costs,
   microbatches_ = schedule.microbatches;
   const auto placed = static_cast<size_t>(schedule.placed_stages());
   for (auto& times : times_) times.assign(placed, 0);
-  std::array<bool, kKinds> used{};
+  for (auto& counts : counts_) counts.assign(placed, 0);
   for (const auto& body : schedule.body) {
     for (const Action& action : body) {
-      if (action.kind <= ActionKind::kUpdate) used[static_cast<size_t>(action.kind)] = true;
+      if (action.kind > ActionKind::kUpdate) continue;
+      ++counts_[static_cast<size_t>(action.kind)][action.stage];
+      any_overlap_ = any_overlap_ || action.overlaps_next;
     }
   }
   for (size_t kind = 0; kind < kKinds; ++kind) {
-    if (!used[kind]) continue;
     for (size_t s = 0; s < placed; ++s) {
+      if (counts_[kind][s] == 0) continue;
       times_[kind][s] =
           costs.Of(static_cast<ActionKind>(kind), schedule.SliceOf(static_cast<int>(s))).count();
     }
@@ -45,20 +47,16 @@ ActionTimes::ActionTimes(const Program& program, const Costs& costs,
         fmt::format("{} reduction times are given for {} groups", reduction.size(), groups));
   }
   for (size_t g = 0; g < groups; ++g) {
-    // A norm moves a few numbers and a barrier none; only gradients take the time given.
-    const bool moves_gradients =
-        schedule.groups[g].purpose == CollectiveGroup::Purpose::kReplicas ||
-        schedule.groups[g].purpose == CollectiveGroup::Purpose::kWeights;
     int64_t time = 0;
     if (reduction.size() == groups) {
       time = reduction[g].count();
-    } else if (!reduction.empty() && moves_gradients) {
+    } else if (!reduction.empty() && MovesGradients(schedule.groups[g])) {
       time = reduction[0].count();
     }
     reduction_.push_back(time);
   }
-  occupancy_ = TransferTime(costs.activation_bytes, costs.p2p_bandwidth).count();
-  latency_ = costs.p2p_latency.count();
+  message_ = {TransferTime(costs.activation_bytes, costs.p2p_bandwidth).count(),
+              costs.p2p_latency.count()};
   message_bytes_ = costs.activation_bytes;
   CheckSum(program);
 }
@@ -84,20 +82,43 @@ void ActionTimes::Replace(ActionKind kind, const std::vector<std::vector<Nanosec
   CheckSum(program);
 }
 
+void ActionTimes::ReplaceLinks(std::vector<LinkTime> lanes, const Program& program) {
+  CHECK(lanes.size() == program.lanes().size());
+  lanes_ = std::move(lanes);
+  CheckSum(program);
+}
+
+void ActionTimes::ReplaceReductions(std::vector<int64_t> groups, const Program& program) {
+  CHECK(groups.size() == reduction_.size());
+  reduction_ = std::move(groups);
+  CheckSum(program);
+}
+
+bool ActionTimes::messages_occupy() const {
+  return lanes_.empty() ? message_.occupancy > 0
+                        : std::any_of(lanes_.begin(), lanes_.end(),
+                                      [](const LinkTime& link) { return link.occupancy > 0; });
+}
+
 /// No path through the run is longer than everything one after the other.
 void ActionTimes::CheckSum(const Program& program) const {
   Wide step = 0;
-  for (const auto& body : program.schedule().body) {
-    for (const Action& action : body) {
-      if (action.kind == ActionKind::kAllReduce) {
-        step += OfReduction(action.stage);
-        continue;
-      }
-      step += Of(action);
-      if (program.ProducedLane(action.kind, action.stage) >= 0) {
-        step += Wide{occupancy_} + latency_;
-      }
+  for (size_t kind = 0; kind < kKinds; ++kind) {
+    const std::vector<int64_t>& own = by_microbatch_[kind];
+    for (size_t s = 0; s < counts_[kind].size(); ++s) {
+      const int lane = program.ProducedLane(static_cast<ActionKind>(kind), static_cast<int>(s));
+      const LinkTime link = lane < 0 ? LinkTime{} : OfMessage(lane);
+      step += (Wide{own.empty() ? times_[kind][s] : 0} + link.occupancy + link.latency) *
+              counts_[kind][s];
     }
+    for (const int64_t time : own) step += time;
+  }
+  for (size_t s = 0; any_overlap_ && s < overlap_.size(); ++s) {
+    step += Wide{overlap_[s]} * counts_[static_cast<size_t>(ActionKind::kForward)][s];
+  }
+  for (const CollectiveGroup& group : program.schedule().groups) {
+    const auto g = static_cast<size_t>(&group - program.schedule().groups.data());
+    step += Wide{reduction_[g]} * static_cast<int64_t>(group.stages.size());
   }
   if (step * program.steps() > std::numeric_limits<int64_t>::max()) {
     throw Error("the run could take longer than 292 years: the times are too large");
@@ -105,20 +126,30 @@ void ActionTimes::CheckSum(const Program& program) const {
 }
 
 Nanoseconds ActionTimes::BusyPerStep(const Program& program) const {
-  int64_t busiest = 0;
-  for (const auto& body : program.schedule().body) {
-    int64_t busy = 0;
+  const Schedule& schedule = program.schedule();
+  std::vector<int64_t> busy(schedule.body.size());
+  const bool by_stage =
+      !any_overlap_ && std::all_of(by_microbatch_.begin(), by_microbatch_.end(),
+                                   [](const auto& times) { return times.empty(); });
+  if (by_stage) {
+    for (size_t s = 0; s < schedule.placement.size(); ++s) {
+      int64_t& rank = busy[static_cast<size_t>(schedule.placement[s])];
+      for (size_t kind = 0; kind < kKinds; ++kind) rank += counts_[kind][s] * times_[kind][s];
+    }
+    return Nanoseconds{*std::max_element(busy.begin(), busy.end())};
+  }
+  for (size_t rank = 0; rank < busy.size(); ++rank) {
+    const auto& body = schedule.body[rank];
     for (size_t i = 0; i < body.size(); ++i) {
       if (body[i].overlaps_next) {
-        busy += OfOverlap(body[i], body[i + 1]);
+        busy[rank] += OfOverlap(body[i], body[i + 1]);
         ++i;
       } else if (body[i].kind <= ActionKind::kUpdate) {
-        busy += Of(body[i]);
+        busy[rank] += Of(body[i]);
       }
     }
-    busiest = std::max(busiest, busy);
   }
-  return Nanoseconds{busiest};
+  return Nanoseconds{*std::max_element(busy.begin(), busy.end())};
 }
 
 }  // namespace pipelag

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "models/costs.h"
+#include "models/schedule/play.h"
 #include "models/schedule/program.h"
 
 namespace pipelag {
@@ -14,8 +15,8 @@ namespace pipelag {
 class ActionTimes {
  public:
   /// `reduction`: time of an AR per group (one entry: all groups alike; empty: zero).
-  /// Throws Error if `costs` are not for this number of stages or lack a time that the program needs,
-  /// and if the run could take longer than nanoseconds can count.
+  /// Throws Error if `costs` are not for this number of stages or lack a time that the program
+  /// needs, and if the run could take longer than nanoseconds can count.
   ActionTimes(const Program& program, const Costs& costs,
               const std::vector<Nanoseconds>& reduction = {});
 
@@ -23,6 +24,12 @@ class ActionTimes {
   /// stage and micro-batch mod m. Throws Error as the constructor does, and if it is not that many.
   void Replace(ActionKind kind, const std::vector<std::vector<Nanoseconds>>& times,
                const Program& program);
+
+  /// In place of one time for all, from now on: what messages take on each lane. Throws Error as
+  /// the constructor does.
+  void ReplaceLinks(std::vector<LinkTime> lanes, const Program& program);
+  /// Likewise the time of an AR per group.
+  void ReplaceReductions(std::vector<int64_t> groups, const Program& program);
 
   int64_t Of(const RunAction& action) const {
     return Of(action.kind, action.stage, action.microbatch);
@@ -48,8 +55,12 @@ class ActionTimes {
   }
   int64_t OfReduction(int group) const { return reduction_[static_cast<size_t>(group)]; }
 
-  int64_t occupancy_ns() const { return occupancy_; }
-  int64_t latency_ns() const { return latency_; }
+  const LinkTime& OfMessage(int lane) const {
+    return lanes_.empty() ? message_ : lanes_[static_cast<size_t>(lane)];
+  }
+  /// Whether a message keeps its lane from the next one at all.
+  bool messages_occupy() const;
+  PlayLinks Links(int receive_slots) const { return {message_, lanes_, receive_slots}; }
   Bytes message_bytes() const { return message_bytes_; }
 
   /// Compute time per step of the busiest rank.
@@ -64,9 +75,12 @@ class ActionTimes {
   int64_t microbatches_ = 1;                                ///< m
   std::vector<int64_t> overlap_;  ///< per placed stage
   std::vector<int64_t> reduction_;
-  int64_t occupancy_ = 0;
-  int64_t latency_ = 0;
+  LinkTime message_;
+  std::vector<LinkTime> lanes_;  ///< replaced; most often none
   Bytes message_bytes_ = 0;
+  /// Per kind and placed stage: how often it stands in the body.
+  std::array<std::vector<int64_t>, kKinds> counts_;
+  bool any_overlap_ = false;
 };
 
 }  // namespace pipelag

@@ -7,6 +7,7 @@
 #include "tools/result.h"
 #include "tools/timeline.h"
 #include "traces/chrome.h"
+#include "traces/in_flight.h"
 #include "traces/primus.h"
 #include "traces/versions.h"
 
@@ -18,7 +19,7 @@ constexpr size_t kMostDrawn = 1'000'000;
 RunResult ResultOf(const std::string& file, int64_t warm_up) {
   RunResult result;
   result.trace = IsPrimus(file) ? ReadPrimus(file) : ReadRun(file);
-  result.stages = result.trace.stages;
+  result.stages = StagesOfNetwork(result.trace);
   result.metrics = ComputeMetrics(result.trace, warm_up);
   result.versions = MeasuredVersions(result.trace);
   Explain(result);

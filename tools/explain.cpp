@@ -20,6 +20,26 @@ std::string KeyOf(std::string_view name) {
   return key + "_ns";
 }
 
+std::string IdleTable(const std::string& of, const std::vector<std::string>& names,
+                      const std::vector<IdleShares>& all) {
+  std::vector<std::vector<std::string>> rows = {{of, "idle"}};
+  std::vector<NamedShare> present;
+  for (const NamedShare& named : NamedShares()) {
+    const bool any = std::any_of(all.begin(), all.end(), [&](const IdleShares& shares) {
+      return (shares.*named.share).count() != 0;
+    });
+    if (!any) continue;
+    present.push_back(named);
+    rows[0].emplace_back(named.name);
+  }
+  for (size_t i = 0; i < all.size(); ++i) {
+    std::vector<std::string>& row = rows.emplace_back();
+    row = {names[i], FormatDuration(all[i].Total())};
+    for (const NamedShare& named : present) row.push_back(FormatDuration(all[i].*named.share));
+  }
+  return FormatTable(rows);
+}
+
 }  // namespace
 
 Json IdleJson(const std::vector<IdleShares>& ranks) {
@@ -35,24 +55,21 @@ Json IdleJson(const std::vector<IdleShares>& ranks) {
 }
 
 std::string IdleText(const std::vector<IdleShares>& ranks) {
-  std::vector<std::vector<std::string>> rows = {{"rank", "idle"}};
-  std::vector<NamedShare> present;
-  for (const NamedShare& named : NamedShares()) {
-    const bool any = std::any_of(ranks.begin(), ranks.end(), [&](const IdleShares& shares) {
-      return (shares.*named.share).count() != 0;
-    });
-    if (!any) continue;
-    present.push_back(named);
-    rows[0].emplace_back(named.name);
+  std::vector<std::string> names;
+  for (size_t r = 0; r < ranks.size(); ++r) names.push_back(fmt::format("{}", r));
+  return "why idle\n" + IdleTable("rank", names, ranks);
+}
+
+std::string IdleSideBySide(
+    const std::vector<std::pair<std::string, const std::vector<IdleShares>*>>& schedules) {
+  std::vector<std::string> names;
+  std::vector<IdleShares> sums;
+  for (const auto& [name, ranks] : schedules) {
+    names.push_back(name);
+    sums.emplace_back();
+    for (const IdleShares& shares : *ranks) sums.back() += shares;
   }
-  for (size_t r = 0; r < ranks.size(); ++r) {
-    std::vector<std::string>& row = rows.emplace_back();
-    row = {fmt::format("{}", r), FormatDuration(ranks[r].Total())};
-    for (const NamedShare& named : present) {
-      row.push_back(FormatDuration(ranks[r].*named.share));
-    }
-  }
-  return "why idle\n" + FormatTable(rows);
+  return "why idle, over all ranks\n" + IdleTable("schedule", names, sums);
 }
 
 Json PathJson(const CriticalPath& path) {

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "traces/critical_path.h"
@@ -16,6 +17,10 @@ namespace pipelag {
 nlohmann::ordered_json IdleJson(const std::vector<IdleShares>& ranks);
 /// A row per rank, a column per cause that there is.
 std::string IdleText(const std::vector<IdleShares>& ranks);
+
+/// A row per schedule with the sums over its ranks, a column per cause that there is.
+std::string IdleSideBySide(
+    const std::vector<std::pair<std::string, const std::vector<IdleShares>*>>& schedules);
 
 /// "compute_ns", … and "compute_of_ranks_ns".
 nlohmann::ordered_json PathJson(const CriticalPath& path);

@@ -44,14 +44,25 @@ std::optional<bool> LateUpdate(const Arguments& arguments) {
   return arguments.Choice("update-placement", kPlacements) == "late";
 }
 
+Sends SendsOf(const Arguments& arguments) {
+  constexpr std::string_view kSends[] = {"rendezvous", "eager"};
+  return arguments.Choice("sends", kSends) == "eager" ? Sends::kEager : Sends::kRendezvous;
+}
+
 /// What the file says stands; a flag may repeat it but not contradict it.
 NamedSchedule ReadScheduleFile(const std::string& file, const Arguments& arguments) {
-  NamedSchedule named{ReadCsv(file), file};
+  NamedSchedule named{.schedule = ReadCsv(file), .file = file};
   const auto check = [&](const std::string& flag, int actual, const char* what) {
     if (!arguments.Has(flag) || arguments.Count(flag) == actual) return;
     throw Error(fmt::format("{}: '{}' contradicts {}, which has {} {}", arguments.PlaceOf(flag),
                             arguments.Text(flag), file, actual, what));
   };
+  if (arguments.Has("sends")) {
+    if (named.schedule.given_order.empty()) {
+      throw Error(fmt::format("{}: {} has no sends", arguments.PlaceOf("sends"), file));
+    }
+    named.schedule.sends = SendsOf(arguments);
+  }
   check("ranks", named.schedule.ranks, "ranks");
   check("microbatches", named.schedule.microbatches, "micro-batches per step");
   for (const char* flag : {"flush-barrier", "clip-norm", "reduction"}) {
@@ -92,7 +103,7 @@ void RefuseUseless(const Arguments& arguments, const std::vector<std::string>& n
   }
 }
 
-Schedule GenerateByFlags(const Generator& generator, const Arguments& arguments) {
+NamedSchedule GenerateByFlags(const Generator& generator, const Arguments& arguments) {
   GeneratorOptions options;
   options.ranks = static_cast<int>(arguments.Count("ranks"));
   options.microbatches = static_cast<int>(arguments.Count("microbatches"));
@@ -126,7 +137,7 @@ Schedule GenerateByFlags(const Generator& generator, const Arguments& arguments)
     const int chunks = options.chunks > 0 ? options.chunks : GeneratorOptions::kChunksOfZbAuto;
     options.costs = GivenCostsOf(CostsOf(arguments, options.ranks * chunks));
   }
-  return Generate(generator.name, options);
+  return {Generate(generator.name, options), "", generator.facts(options)};
 }
 
 Costs DefaultCosts(int stages) {
@@ -176,6 +187,8 @@ std::vector<Flag> ScheduleFlags() {
       {"schedule", "NAME[,NAME...]",
        fmt::format("known schedules ({}) or paths of .csv files",
                    fmt::join(KnownSchedules(), " "))},
+      {"sends", "rendezvous|eager",
+       "of a .csv with sends: whether a send waits for its receive (default: rendezvous)"},
       {"ranks", "COUNT", "pipeline size"},
       {"microbatches", "COUNT", "micro-batches per update"},
       {"warmup-slope", "COUNT",
@@ -214,6 +227,9 @@ std::vector<Flag> CostFlags() {
       {"backward", "TIME[,TIME...]", "backward of a stage (default without any times: 2ms)"},
       {"backward-input", "TIME[,TIME...]", "its part for the input, with --backward-weight"},
       {"backward-weight", "TIME[,TIME...]", "its part for the weights, with --backward-input"},
+      {"overlap", "TIME[,TIME...]",
+       "of dualpipe and dualpipe-v: an F and a B that overlap, by the stage of the F (default: as "
+       "long as one after the other)"},
       {"update", "TIME[,TIME...]", "optimizer update of a stage (default: 0)"},
       {"p2p-latency", "TIME", "from the end of sending to arrival (default: 0)"},
       {"p2p-bandwidth", "RATE", "between two ranks, each direction (default: unlimited)"},
@@ -241,7 +257,7 @@ std::vector<NamedSchedule> SchedulesOf(const Arguments& arguments) {
     const auto generator = std::find_if(Generators().begin(), Generators().end(),
                                         [&](const Generator& g) { return g.name == name; });
     if (generator != Generators().end()) {
-      schedules.push_back({GenerateByFlags(*generator, arguments), ""});
+      schedules.push_back(GenerateByFlags(*generator, arguments));
     } else if (std::filesystem::path(name).extension() == ".csv" ||
                name.find('/') != std::string::npos) {
       schedules.push_back(ReadScheduleFile(name, arguments));
@@ -251,6 +267,12 @@ std::vector<NamedSchedule> SchedulesOf(const Arguments& arguments) {
                       "schedule is '{}'",
                       arguments.PlaceOf("schedule"), name, Nearest(name, KnownSchedules())));
     }
+  }
+  const bool any_file = std::any_of(schedules.begin(), schedules.end(),
+                                    [](const NamedSchedule& named) { return !named.file.empty(); });
+  if (arguments.Has("sends") && !any_file) {
+    throw Error(fmt::format("{}: is for the sends of a .csv file, but no file is named",
+                            arguments.PlaceOf("sends")));
   }
   return schedules;
 }
@@ -264,6 +286,20 @@ Program Lower(const NamedSchedule& named, const Arguments& arguments) {
     if (named.file.empty()) throw;
     throw error.InFile(named.file);
   }
+}
+
+void RefuseUselessOverlap(const std::vector<NamedSchedule>& schedules,
+                          const Arguments& arguments) {
+  if (!arguments.Has("overlap")) return;
+  for (const NamedSchedule& named : schedules) {
+    for (const auto& body : named.schedule.body) {
+      for (const Action& action : body) {
+        if (action.overlaps_next) return;
+      }
+    }
+  }
+  throw Error(fmt::format("{}: no F overlaps a B in {}", arguments.PlaceOf("overlap"),
+                          fmt::join(arguments.Texts("schedule"), ", ")));
 }
 
 Costs CostsOf(const Arguments& arguments, int stages) {
@@ -284,6 +320,7 @@ Costs CostsOf(const Arguments& arguments, int stages) {
   times("backward", costs.backward);
   times("backward-input", costs.backward_input);
   times("backward-weight", costs.backward_weight);
+  times("overlap", costs.overlap);
   times("update", costs.update);
   if (any_time && !arguments.Has("costs")) RequireTimes(arguments);
   if (costs.update.empty()) costs.update.resize(static_cast<size_t>(stages));
@@ -309,6 +346,15 @@ GivenCosts GivenCostsOf(const Costs& costs) {
 std::vector<Nanoseconds> ReductionOf(const Arguments& arguments) {
   if (!arguments.Has("reduction")) return {};
   return {arguments.Duration("reduction")};
+}
+
+void RefuseGiven(const Arguments& arguments, const std::vector<Flag>& flags,
+                 const std::string& why) {
+  for (const Flag& flag : flags) {
+    if (!arguments.Has(flag.name)) continue;
+    const std::string place = arguments.PlaceOf(flag.name);
+    if (place.starts_with("--")) throw Error(fmt::format("{}: {}", place, why));
+  }
 }
 
 std::vector<Flag> Concatenate(std::vector<std::vector<Flag>> groups) {

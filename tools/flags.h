@@ -30,8 +30,12 @@ int64_t WarmUpOf(const Arguments& arguments);
 struct NamedSchedule {
   Schedule schedule;
   std::string file;  ///< empty for a generated one
+  std::vector<Fact> facts = {};  ///< of a generated one: what is known in closed form
 };
 std::vector<NamedSchedule> SchedulesOf(const Arguments& arguments);
+
+/// Throws Error if --overlap is given but none of the schedules overlaps anything.
+void RefuseUselessOverlap(const std::vector<NamedSchedule>& schedules, const Arguments& arguments);
 
 /// Checked and lowered, for --steps or the default number of steps. A ScheduleError names the file.
 Program Lower(const NamedSchedule& named, const Arguments& arguments);
@@ -44,6 +48,11 @@ GivenCosts GivenCostsOf(const Costs& costs);
 
 /// Times of the collectives, as ActionTimes wants them.
 std::vector<Nanoseconds> ReductionOf(const Arguments& arguments);
+
+/// Throws Error with `why` if one of the flags was given on the command line. In a job file it may
+/// be meant for another subcommand.
+void RefuseGiven(const Arguments& arguments, const std::vector<Flag>& flags,
+                 const std::string& why);
 
 std::vector<Flag> Concatenate(std::vector<std::vector<Flag>> groups);
 

@@ -41,7 +41,12 @@ std::vector<Kind> Kinds() {
       {"schedules", Schedules()},
       {"optimizers", Unexplained(OptimizerNames())},
       {"corrections", Unexplained(CorrectionNames())},
-      {"backends", {{"threads", "a thread per rank"}, {"serial", "the reference in one thread"}}},
+      {"backends",
+       {{"threads", "a thread per rank, runs every schedule"},
+        {"serial", "the reference in one thread, of every schedule"}}},
+      {"computes",
+       {{"real", "stages of a network that trains"},
+        {"emulated", "stages that only take their time"}}},
   };
 }
 

@@ -9,6 +9,7 @@
 
 #include "tools/explain.h"
 #include "tools/table.h"
+#include "traces/in_flight.h"
 
 namespace pipelag {
 namespace {
@@ -42,7 +43,9 @@ Json PerRank(const RunResult& result) {
                     {"idle_ns", rank.idle.count()},
                     {"wait_ns", rank.totals.wait.count()},
                     {"transfer_ns", rank.totals.transfer.count()},
-                    {"peak_in_flight", rank.totals.peak_in_flight}});
+                    {"peak_in_flight", rank.totals.peak_in_flight},
+                    {"peak_in_flight_shares", InShares(rank.totals.peak_in_flight,
+                                                       result.trace.ranks, result.stages)}});
     if (!result.memory.empty()) rows.back()["peak_memory_bytes"] = result.memory.at(r).peak;
   }
   return rows;
@@ -70,9 +73,22 @@ std::vector<int64_t> InFlightOf(const RunResult& result) {
   return peaks;
 }
 
-std::string RankTable(const Metrics& metrics) {
+std::vector<double> SharesInFlightOf(const RunResult& result) {
+  std::vector<double> shares;
+  for (const int64_t held : InFlightOf(result)) {
+    shares.push_back(InShares(held, result.trace.ranks, result.stages));
+  }
+  return shares;
+}
+
+bool HasChunks(const RunResult& result) { return result.stages != result.trace.ranks; }
+
+std::string RankTable(const RunResult& result) {
+  const Metrics& metrics = result.metrics;
   std::vector<std::vector<std::string>> rows = {
       {"rank", "busy", "idle", "before", "between", "after", "waiting", "transfer", "in flight"}};
+  const std::vector<double> shares = SharesInFlightOf(result);
+  if (HasChunks(result)) rows[0].emplace_back("shares");
   for (size_t r = 0; r < metrics.ranks.size(); ++r) {
     const RankMetrics& rank = metrics.ranks[r];
     const IdleParts parts = PartsOfIdle(metrics, r);
@@ -81,6 +97,7 @@ std::string RankTable(const Metrics& metrics) {
                     FormatDuration(parts.between), FormatDuration(parts.after),
                     FormatDuration(rank.totals.wait), FormatDuration(rank.totals.transfer),
                     fmt::format("{}", rank.totals.peak_in_flight)});
+    if (HasChunks(result)) rows.back().push_back(fmt::format("{:.4g}", shares[r]));
   }
   return FormatTable(rows);
 }
@@ -147,8 +164,14 @@ std::string ResultText(const RunResult& result) {
       "state\n\n",
       FormatShare(metrics.bubble.idle_of_makespan), FormatShare(metrics.bubble.idle_over_ideal),
       FormatShare(metrics.bubble.of_span), FormatShare(metrics.bubble.steady_state));
-  text += RankTable(metrics) +
-          "(idle: before the first, between, after the last action; waiting: for data)\n\n";
+  text += RankTable(result) +
+          "(idle: before the first, between, after the last action; waiting: for data)\n";
+  if (HasChunks(result)) {
+    text += fmt::format(
+        "(in flight: activations of stages; a share is those of 1/{} of the network)\n",
+        trace.ranks);
+  }
+  text += '\n';
   if (!result.idle.empty()) text += IdleText(result.idle) + '\n';
   if (!result.path.pieces.empty()) text += PathText(result.path) + '\n';
   if (!result.memory.empty()) text += MemoryText(result.memory) + '\n';
@@ -159,6 +182,9 @@ std::string SideBySide(const std::vector<const RunResult*>& results) {
   std::vector<std::vector<std::string>> rows = {{"schedule", "steps", "makespan", "step time",
                                                  "idle/makespan", "idle/ideal", "of span", "steady",
                                                  "in flight", "delay", "versions"}};
+  const bool chunks = std::any_of(results.begin(), results.end(),
+                                  [](const RunResult* result) { return HasChunks(*result); });
+  if (chunks) rows[0].emplace_back("shares");
   for (const RunResult* result : results) {
     const Metrics& metrics = result->metrics;
     rows.push_back({result->trace.schedule, fmt::format("{}", result->trace.steps),
@@ -168,8 +194,20 @@ std::string SideBySide(const std::vector<const RunResult*>& results) {
                     FormatShare(metrics.bubble.of_span), FormatShare(metrics.bubble.steady_state),
                     FormatFew(InFlightOf(*result)), FormatFew(DelaysOf(*result)),
                     FormatFew(VersionsOf(*result))});
+    if (chunks) rows.back().push_back(FormatFewShares(SharesInFlightOf(*result)));
   }
-  return FormatTable(rows);
+  std::string text = FormatTable(rows);
+  if (chunks) {
+    text +=
+        "(in flight: activations of stages; shares: the same, where 1 is those of one rank's part "
+        "of the network)\n";
+  }
+  std::vector<std::pair<std::string, const std::vector<IdleShares>*>> idle;
+  for (const RunResult* result : results) {
+    if (!result->idle.empty()) idle.emplace_back(result->trace.schedule, &result->idle);
+  }
+  if (!idle.empty()) text += '\n' + IdleSideBySide(idle);
+  return text;
 }
 
 std::string JsonText(std::vector<Json> results) {

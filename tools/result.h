@@ -34,7 +34,7 @@ nlohmann::ordered_json ResultJson(const RunResult& result);
 /// Makespan, step time, bubbles, and a row per rank and stage.
 std::string ResultText(const RunResult& result);
 
-/// Several runs side by side, a row each.
+/// Several runs side by side, a row each; then their idle time by its causes, where it is known.
 std::string SideBySide(const std::vector<const RunResult*>& results);
 
 /// One object, or {"results": […]} of several, as text.

@@ -11,8 +11,10 @@
 
 #include "models/file.h"
 #include "runtime/cpu/threads.h"
+#include "runtime/runnable.h"
 #include "runtime/serial.h"
 #include "sim/simulator.h"
+#include "tools/emulate.h"
 #include "tools/flags.h"
 #include "tools/result.h"
 #include "tools/table.h"
@@ -27,6 +29,7 @@ namespace {
 
 constexpr int64_t kDefaultSteps = 20;
 constexpr std::string_view kBackends[] = {"threads", "serial"};
+constexpr std::string_view kComputes[] = {"real", "emulated"};
 
 /// One schedule of the series and what its repetitions came to.
 struct Series {
@@ -103,6 +106,29 @@ std::vector<Series> SeriesOf(const Arguments& arguments, bool serial,
   return all;
 }
 
+bool AnyOf(const Schedule& schedule, ActionKind kind) {
+  return std::any_of(schedule.body.begin(), schedule.body.end(), [&](const auto& body) {
+    return std::any_of(body.begin(), body.end(), [&](const Action& a) { return a.kind == kind; });
+  });
+}
+
+/// Times measured on `source` must be all that `other` needs.
+void CheckPredictable(const std::string& place, const Schedule& source, const Schedule& other) {
+  if (source.streams > 1) {
+    throw Error(fmt::format("{}: {} runs in {} directions, so its times are none of a single stage",
+                            place, source.name, source.streams));
+  }
+  if (source.stages != other.stages) {
+    throw Error(fmt::format("{}: {} has {} stages, but {} has {}", place, source.name,
+                            source.stages, other.name, other.stages));
+  }
+  if (AnyOf(other, ActionKind::kBackwardInput) && !AnyOf(source, ActionKind::kBackwardInput)) {
+    throw Error(fmt::format("{}: {} does not split its backwards, so the times of I and W that {} "
+                            "needs are not known",
+                            place, source.name, other.name));
+  }
+}
+
 /// The schedule of --predict-from among those run.
 size_t SourceOf(const Arguments& arguments, const std::vector<Series>& all, bool serial) {
   const std::string name = arguments.Text("predict-from");
@@ -111,7 +137,11 @@ size_t SourceOf(const Arguments& arguments, const std::vector<Series>& all, bool
     throw Error(fmt::format("{}: needs ranks that run side by side, not --backend serial", place));
   }
   for (size_t i = 0; i < all.size(); ++i) {
-    if (all[i].name == name) return i;
+    if (all[i].name != name) continue;
+    for (const Series& other : all) {
+      CheckPredictable(place, all[i].program->schedule(), other.program->schedule());
+    }
+    return i;
   }
   throw Error(fmt::format("{}: '{}' is none of the schedules run", place, name));
 }
@@ -121,8 +151,9 @@ Costs Predict(std::vector<Series>& all, size_t source, int64_t warm_up) {
   // On the repetition that is shown: what slowed another one down is none of its business.
   const Costs costs = Calibrate({all[source].typical().trace}, {.warm_up = warm_up});
   for (Series& series : all) {
-    const ActionTimes times(*series.program, costs);
-    series.simulated = Simulate(*series.program, times, {.spans = true});
+    const Program executed = Unpaired(*series.program);
+    series.simulated =
+        Simulate(executed, ActionTimes(executed, costs), {.spans = true});
     series.simulated->trace.tokens_per_step = series.typical().trace.tokens_per_step;
   }
   return costs;
@@ -160,7 +191,7 @@ RunResult ResultOf(const Series& series) {
   const TrainingResult& run = series.typical();
   RunResult result;
   result.trace = run.trace;
-  result.stages = run.trace.stages;
+  result.stages = series.program ? series.program->schedule().stages : run.trace.stages;
   result.metrics = series.summary.metrics;
   result.versions = MeasuredVersions(run.trace);
   Explain(result);
@@ -251,7 +282,23 @@ std::string TextOf(const std::vector<Series>& all, const TrainingOptions& option
   return text;
 }
 
+/// Real stages take the time they take; only a generator may want to know it beforehand.
+void RefuseUselessTimes(const Arguments& arguments) {
+  const std::vector<std::string> names =
+      arguments.Has("schedule") ? arguments.Texts("schedule") : std::vector<std::string>();
+  const bool wanted =
+      std::any_of(Generators().begin(), Generators().end(), [&](const Generator& generator) {
+        return (generator.uses & Generator::kCosts) != 0 &&
+               std::find(names.begin(), names.end(), generator.name) != names.end();
+      });
+  if (!wanted) RefuseGiven(arguments, CostFlags(), "times are given for --compute emulated only");
+}
+
 int Run(const Arguments& arguments) {
+  if (arguments.Has("compute") && arguments.Choice("compute", kComputes) == "emulated") {
+    return RunEmulated(arguments);
+  }
+  RefuseUselessTimes(arguments);
   const bool json = WantsJson(arguments);
   const bool serial = arguments.Has("backend") &&
                       arguments.Choice("backend", kBackends) == "serial";
@@ -322,18 +369,26 @@ Subcommand RunCommand() {
           "Several schedules run in turn, --repeat times over; what is shown is the repetition with\n"
           "the median step time. --predict-from calibrates the simulator on one of them and predicts\n"
           "them all. --backend serial is the reference in one thread, with the delays of --schedule\n"
-          "or those of --delay.\n\n"
+          "or those of --delay. Every schedule that 'pipelag list' names runs, and any .csv whose\n"
+          "copies of a stage, if it has two directions, add up their gradients.\n\n"
+          "--compute emulated trains nothing: every stage sleeps for its time (--forward ... --costs),\n"
+          "messages are real, and the run is held against its simulation. Many more ranks than cores\n"
+          "are no hindrance. --steps defaults as in 'simulate'.\n\n"
           "Example: pipelag run --schedule gpipe,1f1b,2bw --ranks 2 --microbatches 8 --steps 40\n"
-          "         --repeat 3 --predict-from 1f1b --traces out",
+          "         --repeat 3 --predict-from 1f1b --traces out\n"
+          "         pipelag run --compute emulated --schedule 1f1b,zb-h1 --ranks 64 --microbatches 128\n"
+          "         --forward 10ms --backward-input 10ms --backward-weight 10ms",
       .most_operands = 1,
       .reads_job = true,
       .flags = Concatenate(
           {ScheduleFlags(),
            {{"steps", "COUNT", fmt::format("updates (default: {})", kDefaultSteps)},
             {"backend", "threads|serial", "a thread per rank, or the serial reference"},
+            {"compute", "real|emulated", "train, or only take the times given (default: real)"},
             {"delay", "COUNT[,COUNT...]",
              "of --backend serial: gradient delay of all stages or of each"}},
            TrainingFlags(),
+           CostFlags(),
            {{"repeat", "COUNT", "run the series this often (default: 1)"},
             {"predict-from", "SCHEDULE", "calibrate on this schedule's traces and predict all"},
             WarmUpFlag(),

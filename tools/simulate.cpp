@@ -7,6 +7,7 @@
 
 #include "models/file.h"
 #include "models/schedule/warm_up.h"
+#include "sim/reduction_cost.h"
 #include "sim/simulator.h"
 #include "tools/conditions.h"
 #include "tools/flags.h"
@@ -14,6 +15,7 @@
 #include "tools/result.h"
 #include "tools/table.h"
 #include "tools/timeline.h"
+#include "tools/update_flags.h"
 #include "traces/chrome.h"
 
 namespace pipelag {
@@ -28,8 +30,13 @@ constexpr int64_t kMostExplained = 200'000;
 struct Simulated {
   RunResult result;
   SteadyState steady;
+  bool exact = true;  ///< the step time
+  bool messages_take_time = false;
+  std::vector<Lane> critical_links;
   Outlook outlook;
   Costs costs;
+  std::string optimizer;  ///< that gave the updates their times; empty: none did
+  std::optional<ReductionCost> reductions;
   std::optional<WarmUpProposal> warm_up;
   std::vector<Finding> beyond_memory;
   bool drawn = false;
@@ -47,6 +54,10 @@ Simulated SimulateOne(const NamedSchedule& named, const Arguments& arguments,
   const Schedule& schedule = program.schedule();
   Simulated simulated;
   simulated.costs = CostsOf(arguments, schedule.stages);
+  if (const auto updates = UpdateTimesOf(arguments, program)) {
+    simulated.costs.update = *updates;
+    simulated.optimizer = arguments.Text("optimizer");
+  }
   simulated.drawn = extras.picture && program.actions() <= kMostDrawn;
   const ActionTimes times(program, simulated.costs, ReductionOf(arguments));
   const std::optional<MemorySizes> sizes = MemorySizesOf(arguments, schedule.stages);
@@ -64,7 +75,17 @@ Simulated SimulateOne(const NamedSchedule& named, const Arguments& arguments,
     simulated.result.versions.push_back(program.versions(stage));
   }
   simulated.steady = std::move(simulation.steady);
-  if (named.file.empty() && simulated.steady.crosses_links) {
+  simulated.exact = simulation.exact;
+  const ActionTimes& met = simulation.alone ? *simulation.alone : times;
+  for (const int lane : simulated.steady.critical_lanes) {
+    simulated.critical_links.push_back(program.lanes()[static_cast<size_t>(lane)]);
+    const LinkTime& takes = met.OfMessage(lane);
+    simulated.messages_take_time |= takes.occupancy + takes.latency > 0;
+  }
+  if (!schedule.groups.empty() && !simulated.steady.critical_ranks.empty()) {
+    simulated.reductions = CostOfReductions(program, met, options.receive_slots);
+  }
+  if (named.file.empty() && simulated.steady.crosses_links() && !conditions.network.cluster) {
     simulated.warm_up = WarmUpThatHides(schedule, GivenCostsOf(simulated.costs));
   }
   RunResult& result = simulated.result;
@@ -92,17 +113,52 @@ void WriteTrace(const std::string& file, const std::vector<Simulated>& runs, boo
   WriteFile(file, ToChrome(labelled, options));
 }
 
+/// "0→1→2 forward, 2→1→0 backward": each payload's links, joined where one goes on from another.
+std::string LinksText(const std::vector<Lane>& links) {
+  constexpr size_t kMostNamed = 6;
+  std::string text;
+  for (const ActionKind payload : {ActionKind::kSendForward, ActionKind::kSendBackward}) {
+    std::vector<Lane> left;
+    for (const Lane& link : links) {
+      if (link.payload == payload) left.push_back(link);
+    }
+    if (payload == ActionKind::kSendBackward) std::reverse(left.begin(), left.end());
+    while (!left.empty()) {
+      std::vector<int> chain{left[0].sender, left[0].receiver};
+      left.erase(left.begin());
+      for (auto next = left.begin(); next != left.end();) {
+        if (next->sender != chain.back()) {
+          ++next;
+          continue;
+        }
+        chain.push_back(next->receiver);
+        next = left.erase(next);
+      }
+      if (!text.empty()) text += ", ";
+      text += chain.size() <= kMostNamed
+                  ? fmt::format("{}", fmt::join(chain, "→"))
+                  : fmt::format("{}→{}→…→{}", chain[0], chain[1], chain.back());
+      text += payload == ActionKind::kSendForward ? " forward" : " backward";
+    }
+  }
+  return text;
+}
+
 /// What holds the step time where it is.
 std::string Limit(const Simulated& run) {
   const std::vector<int>& ranks = run.steady.critical_ranks;
-  if (ranks.empty()) return "what this run met: with a cluster or noise no exact limit is known";
-  if (!run.steady.crosses_links) {
-    return fmt::format("the work of rank {} alone", FormatRanges(ranks));
+  if (!run.exact) {
+    return "what this run met: noise, or messages that slow each other, leave no exact step time "
+           "but the mean of the run";
   }
-  const bool latency = run.costs.p2p_latency.count() > 0;
-  const bool wire = run.costs.activation_bytes > 0 && run.costs.p2p_bandwidth.bytes_per_second > 0;
-  return fmt::format("ranks {} waiting for each other{}", FormatRanges(ranks),
-                     latency || wire ? ", their messages' time included" : "");
+  if (ranks.empty()) return "more actions than are looked into";
+  const std::string reductions =
+      run.steady.critical_groups.empty() ? "" : ", reductions before the update included";
+  if (ranks.size() == 1) return fmt::format("the work of rank {} alone{}", ranks[0], reductions);
+  std::string text = fmt::format("ranks {} waiting for each other", FormatRanges(ranks));
+  if (!run.critical_links.empty()) text += " over links " + LinksText(run.critical_links);
+  if (run.messages_take_time) text += ", their messages' time included";
+  return text + reductions;
 }
 
 /// One clause per limit, for all schedules that share it.
@@ -125,6 +181,52 @@ std::string LimitsText(const std::vector<Simulated>& runs) {
   return text;
 }
 
+/// Whether what updates wait for costs anything.
+std::string ReductionsText(const Simulated& run) {
+  if (!run.reductions) return "";
+  const ReductionCost& cost = *run.reductions;
+  std::string text = fmt::format("{}: reductions before the update ", run.result.trace.schedule);
+  if (cost.hidden()) {
+    text += "are hidden: the step is no longer for them";
+    if (cost.longest_hidden) {
+      text += fmt::format(", up to {} each", FormatDuration(*cost.longest_hidden));
+    }
+  } else {
+    text += fmt::format("make the step {} longer", FormatDuration(cost.Cost()));
+    if (!cost.longest_hidden) {
+      text += " by their order alone";
+    } else if (cost.longest_hidden->count() == 0) {
+      text += ": nothing hides them";
+    } else {
+      text += fmt::format(": they do not fit, {} too long for the {} that would be hidden",
+                          FormatDuration(cost.too_long), FormatDuration(*cost.longest_hidden));
+    }
+  }
+  return text + '\n';
+}
+
+std::string UpdatesText(const Simulated& run) {
+  if (run.optimizer.empty()) return "";
+  std::vector<std::string> times;
+  for (const Nanoseconds time : run.costs.update) times.push_back(FormatDuration(time));
+  const bool alike = std::all_of(times.begin(), times.end(),
+                                 [&](const std::string& time) { return time == times[0]; });
+  return fmt::format("{}: an update by {} takes {}\n", run.result.trace.schedule, run.optimizer,
+                     alike ? times[0] : fmt::format("{}", fmt::join(times, ", ")));
+}
+
+nlohmann::ordered_json ReductionsJson(const ReductionCost& cost) {
+  nlohmann::ordered_json json = {
+      {"hidden", cost.hidden()},
+      {"cost_ns", cost.Cost().count()},
+      {"step_time_without_exact", {cost.without.numerator, cost.without.denominator}}};
+  if (cost.longest_hidden) {
+    json["longest_hidden_ns"] = cost.longest_hidden->count();
+    json["too_long_ns"] = cost.too_long.count();
+  }
+  return json;
+}
+
 std::string WarmUpText(const Simulated& run) {
   if (!run.warm_up) return "";
   return fmt::format("{}: the smallest warm-up that hides the latency is --warmup {} (slope {})\n",
@@ -132,10 +234,28 @@ std::string WarmUpText(const Simulated& run) {
                      run.warm_up->slope);
 }
 
+nlohmann::ordered_json LinksJson(const std::vector<Lane>& links) {
+  auto json = nlohmann::ordered_json::array();
+  for (const Lane& link : links) {
+    json.push_back({{"sender", link.sender},
+                    {"receiver", link.receiver},
+                    {"payload", KindName(link.payload)}});
+  }
+  return json;
+}
+
 nlohmann::ordered_json JsonOf(const Simulated& run) {
   nlohmann::ordered_json json = ResultJson(run.result);
+  if (!run.exact) json["step_time_is_mean_of_run"] = true;
   json["limited_by"] = {{"ranks", run.steady.critical_ranks},
-                        {"messages", run.steady.crosses_links}};
+                        {"messages", run.steady.crosses_links()},
+                        {"links", LinksJson(run.critical_links)},
+                        {"reductions", run.steady.critical_groups}};
+  if (run.reductions) json["reductions"] = ReductionsJson(*run.reductions);
+  if (!run.optimizer.empty()) {
+    auto& times = json["update_ns"] = nlohmann::ordered_json::array();
+    for (const Nanoseconds time : run.costs.update) times.push_back(time.count());
+  }
   if (run.warm_up) {
     json["latency_hidden_by"] = {{"warmup", run.warm_up->warmup}, {"slope", run.warm_up->slope}};
   }
@@ -152,14 +272,15 @@ std::string TextOf(const std::vector<Simulated>& runs) {
     text += run.drawn ? FormatTimeline(run.result.trace, TerminalColumns())
                       : "(too many actions to be drawn)\n";
     text += '\n' + ResultText(run.result) + fmt::format("\nlimited by {}\n", Limit(run)) +
-            WarmUpText(run) +
-            OutlookText(run.outlook);
+            UpdatesText(run) + ReductionsText(run) + WarmUpText(run) + OutlookText(run.outlook);
   } else {
     std::vector<const RunResult*> results;
     for (const Simulated& run : runs) results.push_back(&run.result);
     text += SideBySide(results) + "\nwhat limits the step time: " + LimitsText(runs);
     text += '\n';
-    for (const Simulated& run : runs) text += WarmUpText(run);
+    for (const Simulated& run : runs) {
+      text += UpdatesText(run) + ReductionsText(run) + WarmUpText(run);
+    }
     for (const Simulated& run : runs) {
       const std::string outlook = OutlookText(run.outlook);
       if (!outlook.empty()) text += run.result.trace.schedule + ": " + outlook;
@@ -182,6 +303,7 @@ int Run(const Arguments& arguments) {
                             arguments.PlaceOf("critical-path")));
   }
   const std::vector<NamedSchedule> schedules = SchedulesOf(arguments);
+  RefuseUselessOverlap(schedules, arguments);
   const Extras extras{.spans = !trace.empty(), .picture = !json && schedules.size() == 1};
   std::vector<Simulated> runs;
   for (const NamedSchedule& named : schedules) {
@@ -221,6 +343,7 @@ Subcommand SimulateCommand() {
             {"receive-slots", "COUNT",
              "messages a lane may hold for its receiver (default: enough)"}},
            CostFlags(),
+           UpdateFlags(),
            MemoryFlags(),
            ConditionFlags(),
            {{"trace", "FILE", "write a Chrome trace (Perfetto, speedscope)"},

@@ -10,20 +10,26 @@ namespace {
 
 constexpr size_t kFew = 8;
 
+/// What a terminal gives a text of UTF-8: one column for every byte that begins a letter.
+size_t Columns(std::string_view text) {
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+}
+
 }  // namespace
 
 std::string FormatTable(const std::vector<std::vector<std::string>>& rows) {
   std::vector<size_t> widths;
   for (const auto& row : rows) {
     widths.resize(std::max(widths.size(), row.size()));
-    for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+    for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], Columns(row[c]));
   }
   std::string text;
   for (const auto& row : rows) {
     std::string line;
     for (size_t c = 0; c < row.size(); ++c) {
-      line += c == 0 ? fmt::format("{:<{}}", row[c], widths[c])
-                     : fmt::format("  {:>{}}", row[c], widths[c]);
+      const std::string blanks(widths[c] - Columns(row[c]), ' ');
+      line += c == 0 ? row[c] + blanks : "  " + blanks + row[c];
     }
     text += line.substr(0, line.find_last_not_of(' ') + 1) + '\n';
   }
@@ -36,6 +42,18 @@ std::string FormatFew(std::span<const int64_t> values) {
   if (*least == *greatest) return fmt::format("{}", *least);
   if (values.size() <= kFew) return fmt::format("{}", fmt::join(values, ","));
   return fmt::format("{}..{}", *least, *greatest);
+}
+
+std::string FormatFewShares(std::span<const double> values) {
+  if (values.empty()) return "-";
+  const auto [least, greatest] = std::minmax_element(values.begin(), values.end());
+  if (*least == *greatest) return fmt::format("{:.4g}", *least);
+  if (values.size() > kFew) return fmt::format("{:.4g}..{:.4g}", *least, *greatest);
+  std::string text;
+  for (const double value : values) {
+    text += fmt::format("{}{:.4g}", text.empty() ? "" : ",", value);
+  }
+  return text;
 }
 
 std::string FormatRanges(std::span<const int> ascending) {

@@ -17,6 +17,9 @@ std::string FormatTable(const std::vector<std::vector<std::string>>& rows);
 /// "8" if all are equal, "4,3,2,1" for a few, else "1..64".
 std::string FormatFew(std::span<const int64_t> values);
 
+/// The same of shares, "5.5,4.5", four digits each.
+std::string FormatFewShares(std::span<const double> values);
+
 /// "0-3,5".
 std::string FormatRanges(std::span<const int> ascending);
 

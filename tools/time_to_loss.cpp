@@ -57,7 +57,9 @@ std::vector<ScheduleTime> GivenTimes(const Arguments& arguments) {
 
 std::vector<ScheduleTime> SimulatedTimes(const Arguments& arguments) {
   std::vector<ScheduleTime> times;
-  for (const NamedSchedule& named : SchedulesOf(arguments)) {
+  const std::vector<NamedSchedule> schedules = SchedulesOf(arguments);
+  RefuseUselessOverlap(schedules, arguments);
+  for (const NamedSchedule& named : schedules) {
     const Program program = Lower(named, arguments);
     const ActionTimes actions(program, CostsOf(arguments, program.schedule().stages),
                               ReductionOf(arguments));

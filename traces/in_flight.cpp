@@ -1,6 +1,7 @@
 #include "traces/in_flight.h"
 
 #include <algorithm>
+#include <set>
 #include <tuple>
 
 #include "models/error.h"
@@ -59,6 +60,17 @@ std::vector<std::vector<HeldActivations>> ActivationsInFlight(const Trace& trace
     }
   }
   return held;
+}
+
+int StagesOfNetwork(const Trace& trace) {
+  const auto first = std::find_if(trace.spans.begin(), trace.spans.end(),
+                                  [](const Span& span) { return IsForward(span.kind); });
+  if (first == trace.spans.end()) return trace.stages;
+  std::set<int> passed;
+  for (const Span& span : trace.spans) {
+    if (IsForward(span.kind) && span.microbatch == first->microbatch) passed.insert(span.stage);
+  }
+  return static_cast<int>(passed.size());
 }
 
 }  // namespace pipelag

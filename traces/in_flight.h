@@ -20,4 +20,15 @@ struct HeldActivations {
 /// ends come before starts. A B or W whose F is not in the trace frees nothing.
 std::vector<std::vector<HeldActivations>> ActivationsInFlight(const Trace& trace);
 
+/// Into how many stages the network is cut: those that the first F's micro-batch passes through. A
+/// trace's own number is that of placed stages, which counts those of either direction.
+int StagesOfNetwork(const Trace& trace);
+
+/// Activations of stages, of which the network has `stages`, in shares: what a network cut into as
+/// many stages as there are ranks holds per stage and micro-batch. A chunk of v per rank counts 1/v;
+/// a stage of dualpipe, which holds the network twice, a whole one.
+inline double InShares(int64_t held, int ranks, int stages) {
+  return static_cast<double>(held * ranks) / stages;
+}
+
 }  // namespace pipelag

@@ -46,12 +46,6 @@ struct Trace {
 
 /// F, B, I, W, U.
 constexpr bool OnComputeLane(ActionKind kind) { return kind <= ActionKind::kUpdate; }
-constexpr bool IsSend(ActionKind kind) {
-  return kind == ActionKind::kSendForward || kind == ActionKind::kSendBackward;
-}
-constexpr bool IsReceive(ActionKind kind) {
-  return kind == ActionKind::kReceiveForward || kind == ActionKind::kReceiveBackward;
-}
 
 /// Numbers the lanes of a rank in the order stated above: compute 0, then four per peer (send F,
 /// receive F, send B, receive B), reduce last.

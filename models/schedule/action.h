@@ -44,6 +44,14 @@ constexpr bool HasMicrobatch(ActionKind kind) {
   return kind != ActionKind::kUpdate && kind != ActionKind::kAllReduce;
 }
 
+constexpr bool IsSend(ActionKind kind) {
+  return kind == ActionKind::kSendForward || kind == ActionKind::kSendBackward;
+}
+constexpr bool IsReceive(ActionKind kind) {
+  return kind == ActionKind::kReceiveForward || kind == ActionKind::kReceiveBackward;
+}
+constexpr bool IsTransfer(ActionKind kind) { return IsSend(kind) || IsReceive(kind); }
+
 /// An entry of a schedule's body: 8 bytes, since fresh memory is the dearest thing a fast simulator
 /// touches.
 struct Action {

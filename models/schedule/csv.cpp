@@ -1,32 +1,24 @@
-// CSV files in PyTorch's form, and the JSON beside them for what a CSV cannot say.
+// CSV files in PyTorch's two forms: computation only, and with the transfers.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "models/file.h"
+#include "models/schedule/csv_sidecar.h"
 #include "models/schedule/text.h"
 
 namespace pipelag {
 namespace {
 
 constexpr std::string_view kOverlap = "OVERLAP_F_B";
+/// What PyTorch does for stages whose weights are sharded. Weights here are not, and gradients meet
+/// in an AR, so these are passed over.
+constexpr std::string_view kOfSharding[] = {"UNSHARD", "RESHARD", "REDUCE_GRAD"};
 constexpr int64_t kLastStage = 65534;
 constexpr int64_t kLastMicrobatch = int64_t{1} << 30;
-
-std::optional<WeightPolicy> PolicyFromName(std::string_view name) {
-  for (const WeightPolicy policy :
-       {WeightPolicy::kFlush, WeightPolicy::kStashed, WeightPolicy::kVerticalSync,
-        WeightPolicy::kDoubleBuffered, WeightPolicy::kLatest}) {
-    if (PolicyName(policy) == name) return policy;
-  }
-  return std::nullopt;
-}
-
-constexpr std::string_view kPurposes[] = {"replicas", "weights", "norm", "barrier"};
 
 /// An action as it stands in a cell: the stage is a slice, not yet a placed stage.
 struct CellAction {
@@ -41,6 +33,7 @@ class CellReader {
   CellReader(std::string_view cell, const std::string& place) : cell_(cell), place_(place) {}
 
   std::vector<CellAction> Read() const {
+    if (IsOfSharding()) return {};
     if (!cell_.starts_with('(')) return {One(cell_)};
     const size_t close = cell_.find(')');
     if (close == std::string_view::npos || cell_.substr(close + 1) != kOverlap) {
@@ -56,6 +49,13 @@ class CellReader {
   }
 
  private:
+  bool IsOfSharding() const {
+    const size_t begin = cell_.find_first_not_of("0123456789");
+    if (begin == std::string_view::npos || begin == 0) return false;
+    return std::find(std::begin(kOfSharding), std::end(kOfSharding), cell_.substr(begin)) !=
+           std::end(kOfSharding);
+  }
+
   Error Bad(std::string_view why) const {
     return Error(fmt::format("{}: '{}' is not an action: {}", place_, cell_, why));
   }
@@ -81,9 +81,6 @@ class CellReader {
     const std::string_view name = text.substr(begin, end > begin ? end - begin : 0);
     const std::optional<ActionKind> kind = KindFromName(name);
     if (!kind) throw Bad(fmt::format("there is no kind '{}'", name));
-    if (*kind > ActionKind::kAllReduce) {
-      throw Bad("transfers are added by lowering, give the computation only");
-    }
     return {Number(text.substr(0, begin), kLastStage), *kind,
             Number(text.substr(end), kLastMicrobatch), false};
   }
@@ -132,54 +129,6 @@ Rows ReadRows(std::string_view csv, const std::string& file_name) {
   return rows;
 }
 
-template <class T>
-T Key(const nlohmann::json& object, const char* key, const std::string& file_name) {
-  const auto entry = object.find(key);
-  if (entry == object.end()) throw Error(fmt::format("{}: /{} is missing", file_name, key));
-  try {
-    return entry->get<T>();
-  } catch (const nlohmann::json::exception&) {
-    throw Error(fmt::format("{}: /{} has the wrong type: {}", file_name, key, entry->dump()));
-  }
-}
-
-int PositiveKey(const nlohmann::json& object, const char* key, const std::string& file_name) {
-  const auto value = Key<nlohmann::json>(object, key, file_name);
-  if (!value.is_number_integer() || value < 1 || value > kLastMicrobatch) {
-    throw Error(fmt::format("{}: /{} is not a whole number from 1 to {}: {}", file_name, key,
-                            kLastMicrobatch, value.dump()));
-  }
-  return value.get<int>();
-}
-
-void ReadSidecar(std::string_view text, const std::string& file_name, Schedule& schedule) {
-  const auto json = nlohmann::json::parse(text, nullptr, false);
-  if (!json.is_object()) throw Error(fmt::format("{}: is not a JSON object", file_name));
-  const auto policy = Key<std::string>(json, "policy", file_name);
-  const std::optional<WeightPolicy> known = PolicyFromName(policy);
-  if (!known) throw Error(fmt::format("{}: /policy: there is no policy '{}'", file_name, policy));
-  schedule.policy = *known;
-  schedule.name = Key<std::string>(json, "name", file_name);
-  schedule.streams = PositiveKey(json, "streams", file_name);
-  schedule.microbatches = PositiveKey(json, "microbatches", file_name);
-  if (schedule.microbatches % schedule.streams != 0) {
-    throw Error(fmt::format("{}: /microbatches {} cannot be shared by /streams {}", file_name,
-                            schedule.microbatches, schedule.streams));
-  }
-  const auto groups = Key<nlohmann::json>(json, "groups", file_name);
-  if (!groups.is_array()) throw Error(fmt::format("{}: /groups is not a list", file_name));
-  for (size_t g = 0; g < groups.size(); ++g) {
-    const std::string place = fmt::format("{}: /groups/{}", file_name, g);
-    const auto purpose = Key<std::string>(groups[g], "purpose", place);
-    const auto* const found = std::find(std::begin(kPurposes), std::end(kPurposes), purpose);
-    if (found == std::end(kPurposes)) {
-      throw Error(fmt::format("{}: there is no purpose '{}'", place, purpose));
-    }
-    schedule.groups.push_back({static_cast<CollectiveGroup::Purpose>(found - std::begin(kPurposes)),
-                               Key<std::vector<int>>(groups[g], "stages", place)});
-  }
-}
-
 /// Placed stage of every (rank, slice, stream) seen; a stage stands where its F stand.
 void Place(const Rows& rows, const std::string& file_name, Schedule& schedule) {
   schedule.ranks = static_cast<int>(rows.size());
@@ -211,34 +160,30 @@ void Place(const Rows& rows, const std::string& file_name, Schedule& schedule) {
   }
 }
 
-/// Whether a text beside a CSV is ours.
-bool IsSidecar(const std::string& text) {
-  const auto json = nlohmann::json::parse(text, nullptr, false);
-  return json.is_object() && json.contains("policy") && json.contains("groups");
-}
-
-int PlacedOf(const Schedule& schedule, const CellAction& a, int rank) {
+/// The placed stage that a cell means. A rank may hold a slice for several streams; its U's of that
+/// slice then are theirs in turn, for which `updated` keeps count.
+int PlacedOf(const Schedule& schedule, const CellAction& a, int rank, std::vector<bool>& updated) {
   const auto slice = static_cast<int>(a.stage);
   if (HasMicrobatch(a.kind)) {
     return schedule.PlacedStage(schedule.StreamOfMicrobatch(a.microbatch), slice);
   }
   if (a.kind == ActionKind::kAllReduce) return slice;
-  for (int stream = 0; stream < schedule.streams; ++stream) {
+  int taken = slice;  // if the rank holds none of that slice: the validator says so
+  for (int stream = schedule.streams; slice < schedule.stages && stream-- > 0;) {
     const int placed = schedule.PlacedStage(stream, slice);
-    if (placed < schedule.placed_stages() &&
-        schedule.placement[static_cast<size_t>(placed)] == rank) {
-      return placed;
-    }
+    const auto p = static_cast<size_t>(placed);
+    if (schedule.placement[p] == rank && !updated[p]) taken = placed;
   }
-  return slice;
+  if (taken < schedule.placed_stages()) updated[static_cast<size_t>(taken)] = true;
+  return taken;
 }
 
 }  // namespace
 
-std::string ToCsv(const Schedule& schedule) {
+std::string ToCsv(const Schedule& schedule, const std::vector<std::vector<Action>>& rows) {
   const bool bare = CsvIsComplete(schedule);
   std::string out;
-  for (const auto& body : schedule.body) {
+  for (const auto& body : rows) {
     std::string_view separator;
     for (size_t i = 0; i < body.size(); ++i) {
       if (bare && !HasMicrobatch(body[i].kind)) continue;
@@ -261,21 +206,8 @@ bool CsvIsComplete(const Schedule& schedule) {
   return schedule.flushes() && schedule.streams == 1 && schedule.groups.empty();
 }
 
-std::string ToCsvSidecar(const Schedule& schedule) {
-  nlohmann::ordered_json json;
-  json["name"] = schedule.name;
-  json["policy"] = PolicyName(schedule.policy);
-  json["streams"] = schedule.streams;
-  json["microbatches"] = schedule.microbatches;
-  json["groups"] = nlohmann::ordered_json::array();
-  for (const CollectiveGroup& group : schedule.groups) {
-    json["groups"].push_back(
-        {{"purpose", kPurposes[static_cast<size_t>(group.purpose)]}, {"stages", group.stages}});
-  }
-  return json.dump(1) + '\n';
-}
-
-void WriteCsv(const Schedule& schedule, const std::filesystem::path& file) {
+void WriteCsv(const Schedule& schedule, const std::vector<std::vector<Action>>& rows,
+              const std::filesystem::path& file) {
   std::filesystem::path sidecar = file;
   sidecar.replace_extension(".json");
   const bool old = sidecar != file && std::filesystem::exists(sidecar);
@@ -295,7 +227,7 @@ void WriteCsv(const Schedule& schedule, const std::filesystem::path& file) {
     CheckWritable(file);
     WriteFile(sidecar, ToCsvSidecar(schedule));
   }
-  WriteFile(file, ToCsv(schedule));
+  WriteFile(file, ToCsv(schedule, rows));
 }
 
 Schedule ReadCsv(const std::filesystem::path& file) {
@@ -329,20 +261,32 @@ Schedule ParseCsv(std::string_view csv, std::string_view sidecar_json,
   }
   Place(rows, file_name, schedule);
   bool any_update = false;
+  bool any_transfer = false;
+  std::vector<bool> updated(static_cast<size_t>(schedule.placed_stages()));
+  std::vector<std::vector<Action>>& order = schedule.given_order;
   for (size_t rank = 0; rank < rows.size(); ++rank) {
-    std::vector<Action>& body = schedule.body.emplace_back();
+    std::vector<Action>& row = order.emplace_back();
     for (const CellAction& a : rows[rank]) {
-      const int placed = PlacedOf(schedule, a, static_cast<int>(rank));
-      body.push_back({static_cast<int32_t>(a.microbatch),
-                      static_cast<uint16_t>(std::min(placed, 65535)), a.kind, a.overlaps_next});
+      const int placed = PlacedOf(schedule, a, static_cast<int>(rank), updated);
+      row.push_back({static_cast<int32_t>(a.microbatch),
+                     static_cast<uint16_t>(std::min(placed, 65535)), a.kind, a.overlaps_next});
       any_update = any_update || a.kind == ActionKind::kUpdate;
+      any_transfer = any_transfer || IsTransfer(a.kind);
     }
   }
   if (!any_update && schedule.flushes()) {
     for (int s = 0; s < schedule.placed_stages(); ++s) {
-      schedule.body[static_cast<size_t>(schedule.placement[static_cast<size_t>(s)])].push_back(
+      order[static_cast<size_t>(schedule.placement[static_cast<size_t>(s)])].push_back(
           {0, static_cast<uint16_t>(s), ActionKind::kUpdate, false});
     }
+  }
+  schedule.body = order;
+  if (!any_transfer) {
+    order.clear();
+    return schedule;
+  }
+  for (std::vector<Action>& body : schedule.body) {
+    std::erase_if(body, [](const Action& a) { return IsTransfer(a.kind); });
   }
   return schedule;
 }

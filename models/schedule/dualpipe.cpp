@@ -50,4 +50,15 @@ Schedule GenerateDualPipe(const GeneratorOptions& options) {
   return schedule;
 }
 
+/// The published bubble (p/2 − 1)(O + B − 3W), which is exact where F = I and W ≤ I.
+std::vector<Fact> FactsOfDualPipe(const GeneratorOptions& options) {
+  const int64_t p = options.ranks;
+  const int64_t m = options.microbatches;
+  std::vector<Fact> facts = {
+      {Quantity::kIdleOfMakespan, "(p − 2) / (3m + p − 2)", {{p - 2, 3 * m + p - 2}}},
+      {Quantity::kInFlight, "p + 1", {p + 1}}};
+  AddFlushFacts(facts);
+  return facts;
+}
+
 }  // namespace pipelag

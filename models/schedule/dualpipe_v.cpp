@@ -21,4 +21,15 @@ Schedule GenerateDualPipeV(const GeneratorOptions& options) {
   return schedule;
 }
 
+/// As of DualPipe, with twice as many stages as ranks.
+std::vector<Fact> FactsOfDualPipeV(const GeneratorOptions& options) {
+  const int64_t p = options.ranks;
+  const int64_t m = options.microbatches;
+  std::vector<Fact> facts = {
+      {Quantity::kIdleOfMakespan, "(p − 1) / (3m + p − 1)", {{p - 1, 3 * m + p - 1}}},
+      {Quantity::kInFlight, "2p + 1", {2 * p + 1}}};
+  AddFlushFacts(facts);
+  return facts;
+}
+
 }  // namespace pipelag

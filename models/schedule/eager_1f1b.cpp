@@ -9,4 +9,8 @@ Schedule GenerateEager1F1B(const GeneratorOptions& options) {
   return CutToOneStep("eager-1f1b", Endless1F1B(options, 2));
 }
 
+std::vector<Fact> FactsOfEager1F1B(const GeneratorOptions& options) {
+  return FactsOfFlushing1F1B(options, 2);
+}
+
 }  // namespace pipelag

@@ -84,11 +84,15 @@ std::vector<Insertion> InsertionsOf(const Schedule& schedule, const BatchPlaces&
   return insertions;
 }
 
+std::string_view BodyName(const GeneratorOptions& options) {
+  if (!options.body.empty()) return options.body;
+  return options.chunks > 1 ? "interleaved-1f1b" : "1f1b";
+}
+
 }  // namespace
 
 EndlessOrder EndlessBody(const GeneratorOptions& options) {
-  std::string_view name = options.body;
-  if (name.empty()) name = options.chunks > 1 ? "interleaved-1f1b" : "1f1b";
+  const std::string_view name = BodyName(options);
   if (options.chunks > 1 && name != "interleaved-1f1b" && name != "zb-v") {
     throw Error(
         fmt::format("--body {} has one stage per rank, not --chunks {}", name, options.chunks));
@@ -109,6 +113,33 @@ EndlessOrder EndlessBody(const GeneratorOptions& options) {
       fmt::format("--body {} is not known; there are 1f1b, interleaved-1f1b, zb-h1, zb-h2 "
                   "and zb-v",
                   name));
+}
+
+std::vector<Fact> FactsOfEndlessBody(const GeneratorOptions& options) {
+  const std::string_view name = BodyName(options);
+  if (name == "1f1b") return FactsOfEndless1F1B(options);
+  if (name == "interleaved-1f1b") return FactsOfEndlessInterleaved(options);
+  if (name == "zb-h1") return FactsOfEndlessZbH1(options);
+  if (name == "zb-h2") return FactsOfEndlessZbH2(options);
+  return {};
+}
+
+std::optional<OwnDelay> OwnDelayOf(const GeneratorOptions& options) {
+  const std::string_view name = BodyName(options);
+  const int64_t p = options.ranks;
+  if (name == "1f1b") {
+    const bool plain = options.warmup.empty() && options.warmup_slope <= 1;
+    return OwnDelay{plain ? "(p − 1 − s)" : "w_s", plain ? "(p − 1)" : "w_0", WarmUps(options, 1),
+                    true};
+  }
+  // Their last W of a batch is put off by as many micro-batches as later stages run less ahead.
+  const auto alike = [&](const char* formula, int64_t ahead) {
+    return OwnDelay{formula, formula,
+                    std::vector<int64_t>(static_cast<size_t>(options.ranks), ahead), false};
+  };
+  if (name == "zb-h1") return alike("(p − 1)", p - 1);
+  if (name == "zb-h2") return alike("2(p − 1)", 2 * (p - 1));
+  return std::nullopt;
 }
 
 Schedule CutToOneStep(std::string_view name, EndlessOrder order) {

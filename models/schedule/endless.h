@@ -2,6 +2,10 @@
 // they are a schedule with a flush, with updates in between one without.
 #pragma once
 
+#include <optional>
+#include <string>
+#include <vector>
+
 #include "models/schedule/pipelines.h"
 
 namespace pipelag {
@@ -21,6 +25,27 @@ EndlessOrder EndlessZbV(const GeneratorOptions& options);
 
 /// The order that `options.body` names. Throws Error for a name that has none.
 EndlessOrder EndlessBody(const GeneratorOptions& options);
+
+/// What is known of these orders without a flush: idle time and activations.
+std::vector<Fact> FactsOfEndless1F1B(const GeneratorOptions& options);
+std::vector<Fact> FactsOfEndlessInterleaved(const GeneratorOptions& options);
+std::vector<Fact> FactsOfEndlessZbH1(const GeneratorOptions& options);
+std::vector<Fact> FactsOfEndlessZbH2(const GeneratorOptions& options);
+/// Of the order that `options.body` names.
+std::vector<Fact> FactsOfEndlessBody(const GeneratorOptions& options);
+
+/// All that is known of 1F1B with a flush.
+std::vector<Fact> FactsOfFlushing1F1B(const GeneratorOptions& options, int default_slope);
+
+/// Micro-batches by which each stage's weight gradients are behind its forwards, of orders with one
+/// stage per rank.
+struct OwnDelay {
+  std::string formula;           ///< of stage s
+  std::string formula_of_first;  ///< of stage 0
+  std::vector<int64_t> ahead;
+  bool stashed_until_update = false;  ///< no W, which reads no weights, stands before the update
+};
+std::optional<OwnDelay> OwnDelayOf(const GeneratorOptions& options);
 
 /// One step with a flush: of the order all that belongs to micro-batches [0, m), then the updates.
 Schedule CutToOneStep(std::string_view name, EndlessOrder order);

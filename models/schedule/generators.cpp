@@ -7,35 +7,38 @@
 #include "models/names.h"
 #include "models/schedule/pipelines.h"
 
-// The table of schedules: name, generator, the options it honours, one line for `list`. It is used
-// twice, so that a new schedule is one line here.
+// The table of schedules: name, X of its GenerateX and FactsOfX, the options it honours, one line for
+// `list`. It is used twice, so that a new schedule is one line here.
 // clang-format off
 #define PIPELAG_SCHEDULES(ENTRY)                                                                  \
-  ENTRY("gpipe", GenerateGpipe, kSizes, "all forwards, then all backwards, flush")                \
-  ENTRY("1f1b", Generate1F1B, kWarmUp, "one forward, one backward, flush")                        \
-  ENTRY("eager-1f1b", GenerateEager1F1B, kWarmUp, "1f1b with twice the warm-up, hides latency")   \
-  ENTRY("interleaved-1f1b", GenerateInterleaved1F1B, kInterleaved, "1f1b over chunks of a rank")  \
-  ENTRY("looped-bfs", GenerateLoopedBfs, kChunks, "gpipe over chunks of a rank")                  \
-  ENTRY("zb-h1", GenerateZbH1, kSizes, "1f1b, backwards split, a third of its bubble")            \
-  ENTRY("zb-h2", GenerateZbH2, kSizes, "zb-h1 with twice the activations, no bubble")             \
-  ENTRY("zb-v", GenerateZbV, kSizes, "two chunks in a V, backwards split")                        \
-  ENTRY("zb-auto", GenerateZbAuto, kAutomatic, "backwards split, greedy for given times, memory") \
-  ENTRY("dualpipe", GenerateDualPipe, kSizes, "both directions at once, two copies")              \
-  ENTRY("dualpipe-v", GenerateDualPipeV, kSizes, "dualpipe folded into a V, one copy")            \
-  ENTRY("pipedream", GeneratePipeDream, kPipeDream, "no flush, weights stashed, delay falls")     \
-  ENTRY("paci", GeneratePaci, kEndless, "no flush, no stash: reads the newest weights")           \
-  ENTRY("2bw", Generate2BW, k2BW, "no flush, two weight versions, delay 1")
+  ENTRY("gpipe", Gpipe, kSizes, "all forwards, then all backwards, flush")                        \
+  ENTRY("1f1b", 1F1B, kWarmUp, "one forward, one backward, flush")                                \
+  ENTRY("eager-1f1b", Eager1F1B, kWarmUp, "1f1b with twice the warm-up, hides latency")           \
+  ENTRY("interleaved-1f1b", Interleaved1F1B, kInterleaved, "1f1b over chunks of a rank")          \
+  ENTRY("looped-bfs", LoopedBfs, kChunks, "gpipe over chunks of a rank")                          \
+  ENTRY("zb-h1", ZbH1, kSizes, "1f1b, backwards split, a third of its bubble")                    \
+  ENTRY("zb-h2", ZbH2, kSizes, "zb-h1 with twice the activations, no bubble")                     \
+  ENTRY("zb-v", ZbV, kSizes, "two chunks in a V, backwards split")                                \
+  ENTRY("zb-auto", ZbAuto, kAutomatic, "backwards split, greedy for given times, memory")         \
+  ENTRY("dualpipe", DualPipe, kSizes, "both directions at once, two copies")                      \
+  ENTRY("dualpipe-v", DualPipeV, kSizes, "dualpipe folded into a V, one copy")                    \
+  ENTRY("pipedream", PipeDream, kPipeDream, "no flush, weights stashed, delay falls")             \
+  ENTRY("paci", Paci, kEndless, "no flush, no stash: reads the newest weights")                   \
+  ENTRY("2bw", 2BW, k2BW, "no flush, two weight versions, delay 1")
 // clang-format on
 
 namespace pipelag {
 
-#define DECLARE_GENERATOR(name, function, uses, summary) Schedule function(const GeneratorOptions&);
+#define DECLARE_GENERATOR(name, X, uses, summary)  \
+  Schedule Generate##X(const GeneratorOptions&); \
+  std::vector<Fact> FactsOf##X(const GeneratorOptions&);
 PIPELAG_SCHEDULES(DECLARE_GENERATOR)
 #undef DECLARE_GENERATOR
 
 namespace {
 
-#define GENERATOR_ROW(name, function, uses, summary) {name, summary, function, Generator::uses},
+#define GENERATOR_ROW(name, X, uses, summary) \
+  {name, summary, Generate##X, FactsOf##X, Generator::uses},
 constexpr Generator kGenerators[] = {PIPELAG_SCHEDULES(GENERATOR_ROW)};
 #undef GENERATOR_ROW
 

@@ -1,5 +1,5 @@
 // The known schedules by name. A generator is a pure function from sizes to a Schedule; a new one
-// is one file and one line in the table of generators.cpp.
+// is one file, with its facts, and one line in the table of generators.cpp.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "models/schedule/facts.h"
 #include "models/schedule/schedule.h"
 
 namespace pipelag {
@@ -72,6 +73,8 @@ struct Generator {
   std::string_view name;
   std::string_view summary;  ///< one line for `list`
   Schedule (*generate)(const GeneratorOptions&);
+  /// What is known in closed form of what `generate` makes of the same options, where it takes them.
+  std::vector<Fact> (*facts)(const GeneratorOptions&);
   unsigned uses = kSizes;
 };
 

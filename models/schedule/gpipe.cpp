@@ -19,4 +19,14 @@ Schedule GenerateGpipe(const GeneratorOptions& options) {
   return schedule;
 }
 
+std::vector<Fact> FactsOfGpipe(const GeneratorOptions& options) {
+  const int p = options.ranks;
+  const int m = options.microbatches;
+  std::vector<Fact> facts = {
+      {Quantity::kIdleOfMakespan, "(p − 1) / (m + p − 1)", {{p - 1, m + p - 1}}},
+      {Quantity::kInFlight, "m", {m}}};
+  AddFlushFacts(facts);
+  return facts;
+}
+
 }  // namespace pipelag

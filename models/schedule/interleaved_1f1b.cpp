@@ -71,4 +71,51 @@ Schedule GenerateInterleaved1F1B(const GeneratorOptions& options) {
   return CutToOneStep("interleaved-1f1b", EndlessInterleaved(options));
 }
 
+namespace {
+
+/// Chunks that a rank holds where nothing caps them; Megatron's own warm-up where slope is 1.
+int64_t ChunksAhead(const GeneratorOptions& options, int rank) {
+  if (!options.warmup.empty()) return options.warmup[static_cast<size_t>(rank)] + 1;
+  const int64_t v = options.chunks > 0 ? options.chunks : 2;
+  const int64_t slope = std::max(1, options.warmup_slope);
+  return 2 * slope * (options.ranks - 1 - rank) + (v - 1) * GroupSize(options) + 1;
+}
+
+bool HasOwnWarmUp(const GeneratorOptions& options) {
+  return options.warmup.empty() && options.warmup_slope <= 1;
+}
+
+constexpr char kAhead[] = "w_r + 1";
+constexpr char kOwnAhead[] = "2(p − 1 − r) + (v − 1)N + 1";
+
+}  // namespace
+
+std::vector<Fact> FactsOfInterleaved1F1B(const GeneratorOptions& options) {
+  const int64_t p = options.ranks;
+  const int64_t v = options.chunks > 0 ? options.chunks : 2;
+  const int64_t forwards = options.microbatches * v;
+  const bool own = HasOwnWarmUp(options);
+  std::vector<Fact> facts;
+  if (own) {
+    facts.push_back(
+        {Quantity::kIdleOfMakespan, "(p − 1) / (v·m + p − 1)", {{p - 1, forwards + p - 1}}});
+  }
+  facts.push_back({Quantity::kInFlight,
+                   fmt::format("min(v·m, {})", own ? kOwnAhead : kAhead),
+                   Each(options.ranks, [&](int rank) {
+                     return std::min(forwards, ChunksAhead(options, rank));
+                   })});
+  AddFlushFacts(facts);
+  return facts;
+}
+
+std::vector<Fact> FactsOfEndlessInterleaved(const GeneratorOptions& options) {
+  const bool own = HasOwnWarmUp(options);
+  std::vector<Fact> facts;
+  if (own) facts.push_back({Quantity::kSteadyIdle, "0", {0}});
+  facts.push_back({Quantity::kInFlight, own ? kOwnAhead : kAhead,
+                   Each(options.ranks, [&](int rank) { return ChunksAhead(options, rank); })});
+  return facts;
+}
+
 }  // namespace pipelag

@@ -26,4 +26,19 @@ Schedule GenerateLoopedBfs(const GeneratorOptions& options) {
   return schedule;
 }
 
+std::vector<Fact> FactsOfLoopedBfs(const GeneratorOptions& options) {
+  const int64_t p = options.ranks;
+  const int64_t m = options.microbatches;
+  const int64_t v = options.chunks > 0 ? options.chunks : 2;
+  std::vector<Fact> facts;
+  // With fewer micro-batches a rank waits for its own first one to come round.
+  if (m >= p) {
+    facts.push_back(
+        {Quantity::kIdleOfMakespan, "(p − 1) / (v·m + p − 1)", {{p - 1, v * m + p - 1}}});
+  }
+  facts.push_back({Quantity::kInFlight, "v·m", {v * m}});
+  AddFlushFacts(facts);
+  return facts;
+}
+
 }  // namespace pipelag

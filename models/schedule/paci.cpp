@@ -16,4 +16,18 @@ Schedule GeneratePaci(const GeneratorOptions& options) {
   return UpdateForever("paci", WeightPolicy::kLatest, EndlessBody(options), false);
 }
 
+std::vector<Fact> FactsOfPaci(const GeneratorOptions& options) {
+  std::vector<Fact> facts = FactsOfEndlessBody(options);
+  const int64_t m = options.microbatches;
+  facts.push_back({Quantity::kWeightVersions, "1", {1}});
+  const std::optional<OwnDelay> own = OwnDelayOf(options);
+  if (!own) return facts;
+  const auto ahead = [&](int s) { return own->ahead[static_cast<size_t>(s)]; };
+  facts.push_back({Quantity::kGradientDelay, fmt::format("⌈{} / m⌉", own->formula),
+                   Each(options.ranks, [&](int s) { return CeilingOf(ahead(s), m); })});
+  facts.push_back({Quantity::kGradientDelayMin, fmt::format("⌊{} / m⌋", own->formula),
+                   Each(options.ranks, [&](int s) { return ahead(s) / m; })});
+  return facts;
+}
+
 }  // namespace pipelag

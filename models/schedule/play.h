@@ -8,23 +8,49 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "models/schedule/program.h"
 
 namespace pipelag {
 
-/// What a message takes, and how many receive slots each lane has (0: as many as never delay).
-struct PlayLinks {
+/// What a message takes on its lane.
+struct LinkTime {
   int64_t occupancy = 0;
   int64_t latency = 0;
+  bool operator==(const LinkTime&) const = default;
+};
+
+/// What messages take, and how many receive slots each lane has (0: as many as never delay).
+struct PlayLinks {
+  LinkTime all;
+  std::vector<LinkTime> lanes = {};  ///< of each lane, in place of `all`
   int receive_slots = 0;
 };
 
-/// Where every rank stood when nothing could go on: empty if the run came to its end.
+/// Everything that the rest of a run depends on, between two repetitions of the body: what there is,
+/// spoken of relative to the repetition, and when. Of two states with the same things at times that
+/// differ by a constant, all that follows differs by it.
+struct PlayState {
+  std::vector<int64_t> things;
+  std::vector<int64_t> times;
+};
+
+/// Where a rank stood when nothing could go on.
 struct Blocked {
   int rank = 0;
   RunAction action;
+  /// What its reduce lane stood at, as (group, step): reached on the compute lane but not started.
+  std::optional<std::pair<int, int64_t>> reduction = std::nullopt;
+};
+
+/// Everything takes as long as everything else: for `Costs`.
+struct UnitTimes {
+  int64_t Of(const RunAction&) const { return 1; }
+  int64_t OfOverlap(const RunAction&, const RunAction&) const { return 1; }
+  int64_t OfReduction(int) const { return 1; }
 };
 
 /// `Costs` answers the duration of an action:  int64_t Of(const RunAction&) const  (of an OVERLAP:
@@ -36,17 +62,25 @@ template <class Costs, class Observer>
 class Play {
  public:
   Play(const Program& program, const Costs& costs, const PlayLinks& links, Observer& observer);
+  Play(const Play&) = default;
 
-  /// Runs to the end or until nothing can go on.
+  /// Runs to the end (then empty) or until nothing can go on.
   std::vector<Blocked> Run();
 
-  /// When ranks, reduce lanes and lanes are free. Behind a run of a schedule with a flush that came
-  /// to its end, and without bounded slots, that is all that a following run depends on; of two
-  /// that differ by a constant the second's run is the first's, later by that constant.
-  std::vector<int64_t> Times() const;
+  /// The same, but no further than to the start of repetition `block` of the body on any rank; a
+  /// later call goes on from there. False if some rank could not go so far, because it waits for
+  /// what another does later on.
+  bool RunUntil(int64_t block);
 
-  /// Back to the start of the run, with everything free from `times` on.
-  void StartFrom(const std::vector<int64_t>& times);
+  /// After RunUntil(block) was true. Defined in play_state.h, as Skip is.
+  PlayState StateAt(int64_t block) const;
+  /// Goes on `blocks` repetitions later, with the same things; each time is `later` by its entry.
+  void Skip(int64_t block, int64_t blocks, const std::vector<int64_t>& later);
+  /// As another would go on, telling another observer.
+  Play(const Play& other, Observer& observer) : Play(other) { observer_ = &observer; }
+
+  /// When the lane has sent its last message so far.
+  int64_t LaneEnd(int lane) const { return lanes_[static_cast<size_t>(lane)].free; }
 
  private:
   static constexpr int64_t kNever = std::numeric_limits<int64_t>::min();
@@ -56,6 +90,7 @@ class Play {
     RunAction action;
   };
   struct LaneState {
+    LinkTime takes;
     int64_t free = 0;
     int64_t sent = 0;
     int64_t released = 0;
@@ -67,7 +102,7 @@ class Play {
     LaneWalk walk;
     int64_t free = 0;
     int64_t reduce_free = 0;
-    bool queued = true;
+    bool queued = false;
     std::vector<std::pair<int, int64_t>> reductions;  // (group, step) reached, in lane order
     size_t next_reduction = 0;
   };
@@ -85,6 +120,10 @@ class Play {
     int64_t ready = 0;
     int64_t end = kNever;
   };
+
+  void Drain();
+  template <class Self, class Visit>
+  static void VisitState(Self& self, int64_t block, Visit& visit);
 
   bool Step(int rank);
   [[gnu::noinline]] bool StepOverlap(int rank, int64_t ready);
@@ -105,10 +144,11 @@ class Play {
   size_t Slot(int stage, int64_t microbatch) const {
     return static_cast<size_t>(stage) * window_ + (static_cast<size_t>(microbatch) & (window_ - 1));
   }
-  Reduction& At(int group, int64_t step) {
-    return reductions_[static_cast<size_t>(group) * step_window_ +
-                       (static_cast<size_t>(step) & (step_window_ - 1))];
+  size_t ReductionSlot(int group, int64_t step) const {
+    return static_cast<size_t>(group) * step_window_ +
+           (static_cast<size_t>(step) & (step_window_ - 1));
   }
+  Reduction& At(int group, int64_t step) { return reductions_[ReductionSlot(group, step)]; }
   int64_t GradientsPerStep(const CollectiveGroup& group) const {
     return static_cast<int64_t>(group.stages.size()) * schedule_.microbatches_per_stream();
   }
@@ -116,8 +156,8 @@ class Play {
   const Program& program_;
   const Schedule& schedule_;
   const Costs& costs_;
-  PlayLinks links_;
-  Observer& observer_;
+  int receive_slots_;
+  Observer* observer_;
   size_t window_;
   size_t step_window_;
   std::vector<int64_t> forward_arrival_;   // [stage][micro-batch]: input of F
@@ -136,8 +176,8 @@ Play<Costs, Observer>::Play(const Program& program, const Costs& costs, const Pl
     : program_(program),
       schedule_(program.schedule()),
       costs_(costs),
-      links_(links),
-      observer_(observer),
+      receive_slots_(links.receive_slots),
+      observer_(&observer),
       window_(static_cast<size_t>(program.window())),
       step_window_(static_cast<size_t>(program.step_window())),
       lanes_(program.lanes().size()),
@@ -154,11 +194,13 @@ Play<Costs, Observer>::Play(const Program& program, const Costs& costs, const Pl
   forward_arrival_.assign(cells, kNever);
   backward_arrival_.assign(cells, kNever);
   ranks_.reserve(static_cast<size_t>(schedule_.ranks));
-  for (int rank = schedule_.ranks - 1; rank >= 0; --rank) queue_.push_back(rank);
   for (int rank = 0; rank < schedule_.ranks; ++rank) {
     ranks_.push_back({.walk = LaneWalk(program, rank), .reductions = {}});
   }
-  for (LaneState& lane : lanes_) lane.releases.resize(static_cast<size_t>(links.receive_slots));
+  for (size_t lane = 0; lane < lanes_.size(); ++lane) {
+    lanes_[lane].takes = links.lanes.empty() ? links.all : links.lanes[lane];
+    lanes_[lane].releases.resize(static_cast<size_t>(links.receive_slots));
+  }
   reductions_.resize(schedule_.groups.size() * step_window_);
   for (size_t g = 0; g < schedule_.groups.size(); ++g) {
     for (const int stage : schedule_.groups[g].stages) {
@@ -172,7 +214,7 @@ Play<Costs, Observer>::Play(const Program& program, const Costs& costs, const Pl
 }
 
 template <class Costs, class Observer>
-std::vector<Blocked> Play<Costs, Observer>::Run() {
+void Play<Costs, Observer>::Drain() {
   while (!queue_.empty()) {
     const int rank = queue_.back();
     queue_.pop_back();
@@ -180,44 +222,36 @@ std::vector<Blocked> Play<Costs, Observer>::Run() {
     while (Step(rank)) {
     }
   }
+}
+
+template <class Costs, class Observer>
+std::vector<Blocked> Play<Costs, Observer>::Run() {
+  for (int rank = schedule_.ranks - 1; rank >= 0; --rank) {
+    ranks_[static_cast<size_t>(rank)].walk.StopBefore(std::numeric_limits<int64_t>::max());
+    Wake(rank);
+  }
+  Drain();
   std::vector<Blocked> blocked;
   for (int rank = 0; rank < schedule_.ranks; ++rank) {
     const RankState& state = ranks_[static_cast<size_t>(rank)];
-    if (!state.walk.done()) blocked.push_back({rank, state.walk.action()});
+    if (state.walk.done()) continue;
+    blocked.push_back({rank, state.walk.action()});
+    if (state.next_reduction < state.reductions.size()) {
+      blocked.back().reduction = state.reductions[state.next_reduction];
+    }
   }
   return blocked;
 }
 
 template <class Costs, class Observer>
-std::vector<int64_t> Play<Costs, Observer>::Times() const {
-  std::vector<int64_t> times;
-  for (const RankState& state : ranks_) {
-    times.push_back(state.free);
-    times.push_back(std::max(state.free, state.reduce_free));
+bool Play<Costs, Observer>::RunUntil(int64_t block) {
+  for (int rank = schedule_.ranks - 1; rank >= 0; --rank) {
+    ranks_[static_cast<size_t>(rank)].walk.StopBefore(block);
+    Wake(rank);
   }
-  for (size_t lane = 0; lane < lanes_.size(); ++lane) {
-    // Its sender has nothing to send before it is free itself.
-    const RankState& sender = ranks_[static_cast<size_t>(program_.lanes()[lane].sender)];
-    times.push_back(std::max(sender.free, lanes_[lane].free));
-  }
-  return times;
-}
-
-template <class Costs, class Observer>
-void Play<Costs, Observer>::StartFrom(const std::vector<int64_t>& times) {
-  auto next = times.begin();
-  queue_.clear();
-  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-    RankState& state = ranks_[rank];
-    state.walk = LaneWalk(program_, static_cast<int>(rank));
-    state.free = *next++;
-    state.reduce_free = *next++;
-    state.reductions.clear();
-    state.next_reduction = 0;
-    state.queued = true;
-    queue_.push_back(static_cast<int>(ranks_.size() - 1 - rank));
-  }
-  for (LaneState& lane : lanes_) lane.free = *next++;
+  Drain();
+  return std::all_of(ranks_.begin(), ranks_.end(),
+                     [](const RankState& rank) { return rank.walk.done(); });
 }
 
 /// One action of the rank's compute list, if its prerequisites are known. False: blocked, or done.
@@ -236,7 +270,7 @@ bool Play<Costs, Observer>::Step(int rank) {
   if (!InputReady(action, ready)) return false;
   if (action.overlaps_next) return StepOverlap(rank, ready);
   const int64_t end = ready + costs_.Of(action);
-  observer_.OnCompute(rank, action, state.free, ready, end, false);
+  observer_->OnCompute(rank, action, state.free, ready, end, false);
   state.free = end;
   Finish(action, end);
   state.walk.Advance();
@@ -257,8 +291,8 @@ bool Play<Costs, Observer>::StepOverlap(int rank, int64_t ready) {
     return false;
   }
   const int64_t end = ready + costs_.OfOverlap(forward, backward);
-  observer_.OnCompute(rank, forward, state.free, ready, end, true);
-  observer_.OnCompute(rank, backward, state.free, ready, end, true);
+  observer_->OnCompute(rank, forward, state.free, ready, end, true);
+  observer_->OnCompute(rank, backward, state.free, ready, end, true);
   state.free = end;
   Finish(forward, end);
   Finish(backward, end);
@@ -283,9 +317,7 @@ inline bool Play<Costs, Observer>::InputReady(const RunAction& action, int64_t& 
       break;
     case ActionKind::kUpdate:
       for (const int group : groups_of_[static_cast<size_t>(action.stage)]) {
-        const Reduction& reduction =
-            reductions_[static_cast<size_t>(group) * step_window_ +
-                        (static_cast<size_t>(action.step) & (step_window_ - 1))];
+        const Reduction& reduction = reductions_[ReductionSlot(group, action.step)];
         if (reduction.end == kNever) return false;
         ready = std::max(ready, reduction.end);
       }
@@ -313,7 +345,7 @@ inline void Play<Costs, Observer>::Finish(const RunAction& action, int64_t end) 
     if (!route.last) backward_arrival_[Slot(action.stage, action.microbatch)] = kNever;
     if (!route.first) Produce(route.backward_lane, action, end);
   }
-  if (links_.receive_slots > 0) {
+  if (receive_slots_ > 0) {
     const int lane = program_.ConsumedLane(action.kind, action.stage);
     if (lane >= 0) Consume(lane, end);
   }
@@ -346,7 +378,7 @@ template <class Costs, class Observer>
 inline void Play<Costs, Observer>::Produce(int lane, const RunAction& action, int64_t end) {
   if (lane < 0) {
     Deliver(action, end);
-  } else if (links_.receive_slots == 0) {
+  } else if (receive_slots_ == 0) {
     Send(lane, action, end, 0);
   } else {
     lanes_[static_cast<size_t>(lane)].pending.push_back({end, action});
@@ -357,7 +389,7 @@ inline void Play<Costs, Observer>::Produce(int lane, const RunAction& action, in
 template <class Costs, class Observer>
 void Play<Costs, Observer>::Pump(int lane) {
   LaneState& state = lanes_[static_cast<size_t>(lane)];
-  const auto slots = static_cast<int64_t>(links_.receive_slots);
+  const auto slots = static_cast<int64_t>(receive_slots_);
   while (state.next_pending < state.pending.size()) {
     int64_t not_before = 0;
     if (state.sent >= slots) {
@@ -379,11 +411,12 @@ inline void Play<Costs, Observer>::Send(int lane, const RunAction& action, int64
                                         int64_t not_before) {
   LaneState& state = lanes_[static_cast<size_t>(lane)];
   const int64_t start = std::max({ready, state.free, not_before});
-  const int64_t sent = start + links_.occupancy;
+  const int64_t sent = start + state.takes.occupancy;
   state.free = sent;
   ++state.sent;
-  observer_.OnTransfer(lane, action, ready, start, sent, sent + links_.latency);
-  Deliver(action, sent + links_.latency);
+  const int64_t delivered = sent + state.takes.latency;
+  observer_->OnTransfer(lane, action, ready, start, sent, delivered);
+  Deliver(action, delivered);
 }
 
 template <class Costs, class Observer>
@@ -441,7 +474,7 @@ void Play<Costs, Observer>::PumpReductions(int rank) {
       RankState& state = ranks_[static_cast<size_t>(member)];
       ++state.next_reduction;
       state.reduce_free = reduction.end;
-      observer_.OnReduce(member, group, step, start, reduction.end);
+      observer_->OnReduce(member, group, step, start, reduction.end);
       Wake(member);
     }
     for (const int member : members) {

@@ -8,18 +8,13 @@
 #include <map>
 #include <tuple>
 
+#include "models/schedule/deadlock.h"
+#include "models/schedule/given_order.h"
 #include "models/schedule/play.h"
-#include "models/schedule/text.h"
 #include "models/schedule/versions.h"
 
 namespace pipelag {
 namespace {
-
-struct UnitCosts {
-  int64_t Of(const RunAction&) const { return 1; }
-  int64_t OfOverlap(const RunAction&, const RunAction&) const { return 1; }
-  int64_t OfReduction(int) const { return 0; }
-};
 
 struct NoObserver {
   void OnCompute(int, const RunAction&, int64_t, int64_t, int64_t, bool) {}
@@ -39,7 +34,13 @@ void CheckSteps(int64_t steps) {
 Program::Program(Schedule schedule, int64_t steps)
     : schedule_(std::make_shared<const Schedule>(std::move(schedule))), steps_(steps) {
   CheckSteps(steps);
-  std::vector<Finding> findings = Validate(*schedule_);
+  std::vector<Finding> findings = ValidateSizes(*schedule_);
+  if (!findings.empty()) throw ScheduleError(*schedule_, std::move(findings));
+  if (std::optional<PlainOrder> plain = FindPlainOrder(*schedule_)) {
+    TakePlain(std::move(*plain));
+    return;
+  }
+  findings = Validate(*schedule_);
   if (!findings.empty()) throw ScheduleError(*schedule_, std::move(findings));
   updates_ = FindUpdates(*schedule_);
   batch_delays_ = BatchDelays(*schedule_, updates_);
@@ -48,6 +49,22 @@ Program::Program(Schedule schedule, int64_t steps)
   BuildShifts();
   BuildPeaks();
   FindDeadlock();
+  CheckGivenOrder(*this);
+}
+
+/// What is left to do where one pass has shown that there is nothing to find.
+void Program::TakePlain(PlainOrder order) {
+  updates_ = std::move(order.updates);
+  batch_delays_ = BatchDelays(*schedule_, updates_);
+  versions_ = DeriveVersions(*schedule_, updates_);
+  BuildLanes();
+  min_shift_.assign(schedule_->body.size(), 0);
+  max_shift_ = min_shift_;
+  peak_stage_ = std::move(order.peak_of_stage);
+  peak_rank_ = std::move(order.peak_of_rank);
+  window_ = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(order.most_open)));
+  step_window_ = 2;
+  if (!PlainOrderEnds(*schedule_)) FindDeadlock();
 }
 
 int64_t Program::actions() const {
@@ -60,7 +77,8 @@ Program Program::WithSteps(int64_t steps) const {
   CheckSteps(steps);
   Program other = *this;
   other.steps_ = steps;
-  other.BuildPeaks();
+  // Else one step is like another, and the peaks are those of any.
+  if (least_shift_ < greatest_shift_) other.BuildPeaks();
   return other;
 }
 
@@ -86,8 +104,6 @@ void Program::BuildLanes() {
 
 void Program::BuildShifts() {
   const Schedule& s = *schedule_;
-  int64_t least = 0;
-  int64_t greatest = 0;
   for (const auto& body : s.body) {
     int64_t low = std::numeric_limits<int32_t>::max();
     int64_t high = std::numeric_limits<int32_t>::min();
@@ -99,44 +115,29 @@ void Program::BuildShifts() {
     if (body.empty()) low = high = 0;
     min_shift_.push_back(static_cast<int>(low));
     max_shift_.push_back(static_cast<int>(high));
-    least = std::min(least, low);
-    greatest = std::max(greatest, high);
+    least_shift_ = std::min(least_shift_, low);
+    greatest_shift_ = std::max(greatest_shift_, high);
   }
-  const auto range = static_cast<uint64_t>(greatest - least) + 1;
+  const auto range = static_cast<uint64_t>(greatest_shift_ - least_shift_) + 1;
   window_ = static_cast<int64_t>(std::bit_ceil(range * static_cast<uint64_t>(s.microbatches)));
   step_window_ = static_cast<int64_t>(std::bit_ceil(range + 1));
 }
 
-/// Plays as many steps as the body's actions reach across, and some: a cycle of the endless graph
-/// shows there. Runs of a legal body are legal, so longer ones need no look.
-void Program::FindDeadlock() const {
+int64_t Program::StepsThatShowAll() const {
   const int64_t reach = *std::max_element(max_shift_.begin(), max_shift_.end()) -
                         *std::min_element(min_shift_.begin(), min_shift_.end());
+  return reach == 0 ? 1 : 2 * reach + 3;
+}
+
+/// Runs of a legal body are legal, so longer ones than the probe need no look.
+void Program::FindDeadlock() const {
   Program probe = *this;
-  probe.steps_ = reach == 0 ? 1 : 2 * reach + 3;
-  const UnitCosts costs;
+  probe.steps_ = StepsThatShowAll();
+  const UnitTimes costs;
   NoObserver observer;
   const std::vector<Blocked> blocked = Play(probe, costs, PlayLinks{}, observer).Run();
   if (blocked.empty()) return;
-  const Schedule& s = *schedule_;
-  std::vector<Finding> findings;
-  for (const Blocked& b : blocked) {
-    const Action action =
-        s.body[static_cast<size_t>(b.rank)][static_cast<size_t>(b.action.position)];
-    std::string waits_for = "data that never comes";
-    const int slice = s.SliceOf(b.action.stage);
-    if (IsForward(action.kind)) {
-      waits_for = fmt::format("{}F{}", slice - 1, action.microbatch);
-    } else if (YieldsInputGradient(action.kind)) {
-      waits_for = fmt::format("the gradient of {}F{}", slice + 1, action.microbatch);
-    } else if (action.kind == ActionKind::kUpdate) {
-      waits_for = "a reduction";
-    }
-    findings.push_back({fmt::format("deadlock: rank {} waits at {} for {}", b.rank,
-                                    ActionText(s, action), waits_for),
-                        b.rank, b.action.position});
-  }
-  throw ScheduleError(s, std::move(findings));
+  throw ScheduleError(*schedule_, DeadlockFindings(probe, blocked));
 }
 
 /// The most held at once is reached as soon as no repetition is clipped any more, so a few suffice.

@@ -3,28 +3,29 @@
 // seconds.
 //
 // The law of execution, which simulator, runtime, validator and memory accounting all obey:
-//  1. Lanes of a rank: compute; one per (sender, receiver, payload), in the producer's compute
-//  order
+//  1. Lanes of a rank: compute; one per (sender, receiver, payload), in the producer's compute order
 //     on both halves; reduce. A lane runs one action at a time in its order. Stages on one rank
 //     exchange by pointer. Nothing else orders anything, except:
 //  2. An action starts when its lane is free and its data prerequisites have ended: F(s,k) ←
-//  F(s−1,k);
-//     B or I(s,k) ← own F and the B or I of (s+1,k); W ← own I; OVERLAP(F, B) is one action;
-//     U(t) ← its stage's last B/W of batch t and every AR(t) that names the stage.
+//     F(s−1,k); B or I(s,k) ← own F and the B or I of (s+1,k); W ← own I; OVERLAP(F, B) is one
+//     action; U(t) ← its stage's last B/W of batch t and every AR(t) that names the stage.
 //  3. A transfer starts when its data is ready, both lane halves are free and a receive slot is
-//  free.
-//     Bytes ÷ bandwidth occupy both halves; the message is delivered `latency` later, which
+//     free. Bytes ÷ bandwidth occupy both halves; the message is delivered `latency` later, which
 //     occupies no lane. A receive never waits for the compute lane. A slot is released at the end
 //     of the action that consumes the message.
 //  4. AR(t) waits for the last B/W of batch t of every stage of its group, starts when every member
 //     is ready and occupies every member's reduce lane.
 //  5. Lane order plus prerequisites form the dependency graph; a cycle is a deadlock, found here.
+//  6. One order over all lanes of a rank, for executors that have but one: issue_order.h. Its
+//     consecutive entries are not dependencies.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "models/schedule/plain_order.h"
 #include "models/schedule/schedule.h"
 
 namespace pipelag {
@@ -45,13 +46,6 @@ struct StageVersions {
   int gradient_buffers = 1;    ///< batches whose gradients are being summed at once
 };
 
-/// Where the U of a placed stage stands in its rank's body.
-struct UpdatePlace {
-  int rank = 0;
-  int position = -1;
-  int shift = 0;  ///< its relative step number
-};
-
 /// An action of a run: an entry of the body in one of its repetitions.
 struct RunAction {
   ActionKind kind = ActionKind::kForward;
@@ -64,7 +58,7 @@ struct RunAction {
 
 class Program {
  public:
-  /// Checks `schedule` (Validate, then deadlocks) and lowers it for a run of `steps` ≥ 1. Throws
+  /// Checks `schedule` (Validate, then deadlocks and the order given) and lowers it for a run of `steps` ≥ 1. Throws
   /// ScheduleError with all findings.
   Program(Schedule schedule, int64_t steps);
 
@@ -75,6 +69,10 @@ class Program {
   int64_t actions() const;
   /// The same body for another number of steps; shares the body, checks nothing again.
   Program WithSteps(int64_t steps) const;
+
+  /// As many steps as the body's actions reach across, and some: whatever the endless order has to
+  /// show, a cycle say, it shows there.
+  int64_t StepsThatShowAll() const;
 
   const std::vector<Lane>& lanes() const { return lanes_; }
   /// Lane that carries the result of an F (to the next stage) or of a B/I (to the stage before); -1
@@ -107,11 +105,16 @@ class Program {
   /// First and one-past-last repetition of the body in which `rank` has anything to do.
   int64_t first_block(int rank) const { return -max_shift_[static_cast<size_t>(rank)]; }
   int64_t last_block(int rank) const { return steps_ - min_shift_[static_cast<size_t>(rank)]; }
+  /// First and one-past-last repetition of the body that no rank's clipping has taken anything from;
+  /// none if the first is not less.
+  int64_t first_whole_block() const { return -least_shift_; }
+  int64_t last_whole_block() const { return steps_ - greatest_shift_; }
 
  private:
   void BuildLanes();
   void BuildShifts();
   void BuildPeaks();
+  void TakePlain(PlainOrder order);
   void FindDeadlock() const;
 
   std::shared_ptr<const Schedule> schedule_;
@@ -124,6 +127,8 @@ class Program {
   std::vector<int> batch_delays_;     ///< per placed stage, where the whole batch shares one
   std::vector<int> min_shift_;        ///< per rank: least and greatest step number in its body
   std::vector<int> max_shift_;
+  int64_t least_shift_ = 0;  ///< of all ranks, at most 0
+  int64_t greatest_shift_ = 0;
   std::vector<int> peak_stage_;
   std::vector<int> peak_rank_;
   int64_t window_ = 0;
@@ -141,11 +146,26 @@ class LaneWalk {
         total_(steps * program.schedule().microbatches),
         steps_(steps),
         block_(program.first_block(rank)),
-        end_block_(program.last_block(rank) - program.steps() + steps) {
+        end_block_(program.last_block(rank) - program.steps() + steps),
+        stop_block_(end_block_) {
+    Settle();
+  }
+  /// Of another order than the rank's body, periodic like it.
+  LaneWalk(const Schedule& schedule, const std::vector<Action>& order, int64_t steps)
+      : body_(&order),
+        m_(schedule.microbatches),
+        total_(steps * schedule.microbatches),
+        steps_(steps),
+        end_block_(steps) {
+    for (const Action& action : order) {
+      block_ = std::min(block_, -schedule.ShiftOf(action));
+      end_block_ = std::max(end_block_, steps - schedule.ShiftOf(action));
+    }
+    stop_block_ = end_block_;
     Settle();
   }
 
-  bool done() const { return block_ >= end_block_; }
+  bool done() const { return block_ >= stop_block_; }
   /// Undefined once done().
   const RunAction& action() const { return action_; }
   void Advance() {
@@ -153,10 +173,23 @@ class LaneWalk {
     Settle();
   }
 
+  /// Is done before repetition `block` of the body already, until a later call says otherwise.
+  void StopBefore(int64_t block) {
+    stop_block_ = std::min(block, end_block_);
+    Settle();
+  }
+  /// Where it is done: the repetition that would come next.
+  int64_t block() const { return block_; }
+  /// Goes on `blocks` repetitions later. Only where it is done.
+  void Skip(int64_t blocks) {
+    block_ += blocks;
+    stop_block_ = block_;
+  }
+
  private:
   void Settle() {
     const size_t size = body_->size();
-    for (; block_ < end_block_; ++block_, position_ = 0) {
+    for (; block_ < stop_block_; ++block_, position_ = 0) {
       for (; position_ < size; ++position_) {
         if (Load()) return;
       }
@@ -195,8 +228,9 @@ class LaneWalk {
   int64_t m_;
   int64_t total_;
   int64_t steps_;
-  int64_t block_;
+  int64_t block_ = 0;
   int64_t end_block_;
+  int64_t stop_block_ = 0;
   size_t position_ = 0;
   RunAction action_;
 };

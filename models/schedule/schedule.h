@@ -37,6 +37,18 @@ struct CollectiveGroup {
       stages;  ///< placed stages, ascending; AR(t) waits for their gradients of batch t
 };
 
+/// When a send of a given order ends.
+enum class Sends : uint8_t {
+  kRendezvous,  ///< with its receive: the sender waits until that is its peer's next action too
+  kEager,       ///< at once: the receiver holds what came early
+};
+
+/// A norm moves a few numbers and a barrier none.
+constexpr bool MovesGradients(const CollectiveGroup& group) {
+  return group.purpose == CollectiveGroup::Purpose::kReplicas ||
+         group.purpose == CollectiveGroup::Purpose::kWeights;
+}
+
 /// Rounds towards −∞; b > 0.
 constexpr int64_t FloorDiv(int64_t a, int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
 constexpr int64_t FloorMod(int64_t a, int64_t b) { return a - FloorDiv(a, b) * b; }
@@ -53,6 +65,11 @@ struct Schedule {
   /// Per rank the compute-lane actions of one step in order, U and AR included. A schedule with a
   /// flush has micro-batch numbers in [0, m).
   std::vector<std::vector<Action>> body;
+  /// Per rank the body with its transfers in between, as a file gave them; empty if nobody did.
+  /// SEND_F and SEND_B carry the stage that sends, RECV_F and RECV_B the one that receives. An AR
+  /// stands where it is posted, which waits for nobody.
+  std::vector<std::vector<Action>> given_order;
+  Sends sends = Sends::kRendezvous;  ///< of `given_order`
 
   /// Each stream has its own copy of every stage: a *placed stage*. Placed stages of one slice hold
   /// the same weights.
@@ -121,5 +138,8 @@ class ScheduleError : public Error {
 /// and every weight version read exists (`version x of stage s does not exist yet`). Deadlocks
 /// across ranks are found when the schedule is lowered.
 std::vector<Finding> Validate(const Schedule& schedule);
+
+/// Of these the sizes, the placement and the groups only: what everything else indexes by.
+std::vector<Finding> ValidateSizes(const Schedule& schedule);
 
 }  // namespace pipelag

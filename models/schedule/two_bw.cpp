@@ -14,4 +14,15 @@ Schedule Generate2BW(const GeneratorOptions& options) {
                        options.late_update.value_or(options.reduction || options.norm));
 }
 
+std::vector<Fact> FactsOf2BW(const GeneratorOptions& options) {
+  std::vector<Fact> facts = FactsOfEndlessBody(options);
+  if (options.norm) {
+    // What the norm costs depends on where the update stands and on the slack it finds there.
+    std::erase_if(facts, [](const Fact& f) { return f.quantity == Quantity::kSteadyIdle; });
+  }
+  facts.push_back({Quantity::kWeightVersions, "2", {2}});
+  facts.push_back({Quantity::kGradientDelay, "1", {1}});
+  return facts;
+}
+
 }  // namespace pipelag

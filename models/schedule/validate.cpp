@@ -21,6 +21,11 @@ class Validator {
  public:
   explicit Validator(const Schedule& schedule) : schedule_(schedule) {}
 
+  std::vector<Finding> RunSizes() {
+    CheckSizes();
+    return std::move(findings_);
+  }
+
   std::vector<Finding> Run() {
     if (CheckSizes()) {
       CheckActions();
@@ -310,5 +315,9 @@ class Validator {
 }  // namespace
 
 std::vector<Finding> Validate(const Schedule& schedule) { return Validator(schedule).Run(); }
+
+std::vector<Finding> ValidateSizes(const Schedule& schedule) {
+  return Validator(schedule).RunSizes();
+}
 
 }  // namespace pipelag

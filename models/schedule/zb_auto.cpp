@@ -72,4 +72,11 @@ Schedule GenerateZbAuto(const GeneratorOptions& options) {
   return best;
 }
 
+/// Idle time and activations are what the given times and the limit make of them.
+std::vector<Fact> FactsOfZbAuto(const GeneratorOptions&) {
+  std::vector<Fact> facts;
+  AddFlushFacts(facts);
+  return facts;
+}
+
 }  // namespace pipelag

@@ -20,4 +20,24 @@ Schedule GenerateZbH1(const GeneratorOptions& options) {
   return CutToOneStep("zb-h1", EndlessZbH1(options));
 }
 
+std::vector<Fact> FactsOfZbH1(const GeneratorOptions& options) {
+  const int64_t p = options.ranks;
+  const int64_t m = options.microbatches;
+  std::vector<Fact> facts;
+  if (m >= p) {
+    const std::vector<Ratio> idle = {{p - 1, 3 * m + p - 1}};
+    facts = {{Quantity::kIdleOfMakespan, "(p − 1) / (3m + p − 1)", idle},
+             {Quantity::kInFlight, "p", {p}}};
+    if (!options.norm && !options.barrier) {
+      facts.push_back({Quantity::kIdleOfSpan, "(p − 1) / (3m + p − 1)", idle});
+    }
+  }
+  AddFlushFacts(facts);
+  return facts;
+}
+
+std::vector<Fact> FactsOfEndlessZbH1(const GeneratorOptions& options) {
+  return {{Quantity::kSteadyIdle, "0", {0}}, {Quantity::kInFlight, "p", {options.ranks}}};
+}
+
 }  // namespace pipelag

@@ -20,4 +20,22 @@ Schedule GenerateZbH2(const GeneratorOptions& options) {
   return CutToOneStep("zb-h2", EndlessZbH2(options));
 }
 
+std::vector<Fact> FactsOfZbH2(const GeneratorOptions& options) {
+  const int64_t p = options.ranks;
+  const int64_t m = options.microbatches;
+  std::vector<Fact> facts;
+  if (m >= 2 * p - 1) {
+    facts = {{Quantity::kIdleOfMakespan, "(p − 1) / (3m + p − 1)", {{p - 1, 3 * m + p - 1}}},
+             {Quantity::kInFlight, "2p − 1", {2 * p - 1}}};
+    if (!options.norm && !options.barrier) facts.push_back({Quantity::kIdleOfSpan, "0", {0}});
+  }
+  AddFlushFacts(facts);
+  return facts;
+}
+
+std::vector<Fact> FactsOfEndlessZbH2(const GeneratorOptions& options) {
+  return {{Quantity::kSteadyIdle, "0", {0}},
+          {Quantity::kInFlight, "2p − 1", {2 * options.ranks - 1}}};
+}
+
 }  // namespace pipelag

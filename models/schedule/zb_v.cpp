@@ -91,4 +91,17 @@ Schedule GenerateZbV(const GeneratorOptions& options) {
   return schedule;
 }
 
+std::vector<Fact> FactsOfZbV(const GeneratorOptions& options) {
+  const int64_t p = options.ranks;
+  const int64_t m = options.microbatches;
+  std::vector<Fact> facts;
+  if (m >= 2 * p - 1) {
+    facts = {{Quantity::kIdleOfMakespan, "(p − 1) / (6m + p − 1)", {{p - 1, 6 * m + p - 1}}},
+             {Quantity::kInFlight, "2p", {2 * p}}};
+    if (!options.norm && !options.barrier) facts.push_back({Quantity::kIdleOfSpan, "0", {0}});
+  }
+  AddFlushFacts(facts);
+  return facts;
+}
+
 }  // namespace pipelag

@@ -1,66 +1,64 @@
 #include "runtime/cpu/cpu_compute.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "runtime/data/sampler.h"
 #include "runtime/network/gemm.h"
 #include "runtime/optimizer/norm.h"
+#include "runtime/past_event.h"
 
 namespace pipelag {
-namespace {
-
-/// It has happened already.
-class PastEvent : public Event {
- public:
-  explicit PastEvent(Interval when) : when_(when) {}
-  bool Happened() const override { return true; }
-  void Wait() const override {}
-  Interval When() const override { return when_; }
-
- private:
-  Interval when_;
-};
-
-}  // namespace
+CpuCompute::StageState::StageState(const TrainingOptions& options, const StagePlan& planned)
+    : plan(planned),
+      network(options.shape, options.split[static_cast<size_t>(planned.slice)],
+              options.microbatch_size),
+      optimizer(MakeCorrected(options.optimizer, options.correction, network.layout(),
+                              {.updates = planned.gradient_delay})) {}
 
 CpuCompute::CpuCompute(const RankPlan& plan, const TrainingOptions& options, int microbatches,
                        const Corpus& corpus, const RunControl& control)
-    : options_(options), microbatches_(microbatches), corpus_(corpus), control_(control) {
-  const auto tokens = static_cast<size_t>(options.microbatch_size) *
-                      static_cast<size_t>(options.shape.sequence);
+    : options_(options),
+      scale_(static_cast<float>(1.0 / static_cast<double>(TokensPerStep(options, microbatches)))),
+      message_elements_(TokensPerStep(options, 1) * options.shape.hidden),
+      corpus_(corpus),
+      control_(control) {
+  const auto tokens = static_cast<size_t>(TokensPerStep(options, 1));
   tokens_.resize(tokens);
   targets_.resize(tokens);
   for (const StagePlan& stage : plan.stages) {
-    stages_.push_back(std::make_unique<StageState>(options.shape,
-                                                   options.split[static_cast<size_t>(stage.stage)],
-                                                   options.microbatch_size, stage.stage));
-    stages_.back()->optimizer =
-        MakeCorrected(options.optimizer, options.correction, stages_.back()->network.layout(),
-                      {.updates = stage.gradient_delay});
+    stages_.push_back(std::make_unique<StageState>(options, stage));
   }
   arena_ = std::make_unique<Arena>(ArenaBytes(plan));
+  Place(plan);
+}
+
+void CpuCompute::Place(const RankPlan& plan) {
   const auto take = [&](int64_t elements) {
     return reinterpret_cast<float*>(arena_->Take(static_cast<size_t>(elements) * sizeof(float)));
   };
-  for (size_t i = 0; i < plan.stages.size(); ++i) {
-    const StagePlan& planned = plan.stages[i];
-    StageState& stage = *stages_[i];
-    const StageNetwork<float>& network = stage.network;
-    for (int k = 0; k < planned.activation_slots; ++k) {
-      stage.activations.push_back(take(network.activation_elements()));
+  const auto take_slots = [&](int slots, int64_t elements, std::vector<float*>& to) {
+    for (int k = 0; k < slots; ++k) {
+      to.push_back(take(elements));
+      Spoil(to.back(), elements);
     }
-    for (int k = 0; k < planned.weight_buffers; ++k) {
+  };
+  for (const auto& state : stages_) {
+    StageState& stage = *state;
+    const StageNetwork<float>& network = stage.network;
+    take_slots(stage.plan.activation_slots, network.activation_elements(), stage.activations);
+    take_slots(stage.plan.kept_slots, network.kept_elements(), stage.kept);
+    for (int k = 0; k < stage.plan.weight_buffers; ++k) {
       stage.weights.push_back(take(network.layout().size()));
     }
-    for (int k = 0; k < planned.gradient_buffers; ++k) {
+    for (int k = 0; k < stage.plan.gradient_buffers; ++k) {
       stage.gradients.push_back(take(network.layout().size()));
     }
-    InitialiseWeights(network.layout(), options.shape, options.seed, stage.weights[0]);
+    InitialiseWeights(network.layout(), options_.shape, options_.seed, stage.weights[0]);
   }
-  const size_t message = tokens * static_cast<size_t>(options.shape.hidden) * sizeof(float);
   for (const MessagePlan& planned : plan.messages) {
-    auto& [lane, buffers] = messages_.emplace_back(planned.lane, std::vector<std::byte*>());
-    for (int k = 0; k < planned.buffers; ++k) buffers.push_back(arena_->Take(message));
+    auto& [lane, buffers] = messages_.emplace_back(planned.lane, std::vector<float*>());
+    take_slots(planned.buffers, message_elements_, buffers);
   }
 }
 
@@ -69,32 +67,38 @@ size_t CpuCompute::ArenaBytes(const RankPlan& plan) const {
     return Arena::Rounded(static_cast<size_t>(elements) * sizeof(float));
   };
   size_t bytes = 0;
-  for (size_t i = 0; i < plan.stages.size(); ++i) {
-    const StagePlan& planned = plan.stages[i];
-    const StageNetwork<float>& network = stages_[i]->network;
-    bytes += static_cast<size_t>(planned.activation_slots) * floats(network.activation_elements());
-    bytes += static_cast<size_t>(planned.weight_buffers + planned.gradient_buffers) *
+  for (const auto& stage : stages_) {
+    const StageNetwork<float>& network = stage->network;
+    bytes +=
+        static_cast<size_t>(stage->plan.activation_slots) * floats(network.activation_elements());
+    bytes += static_cast<size_t>(stage->plan.kept_slots) * floats(network.kept_elements());
+    bytes += static_cast<size_t>(stage->plan.weight_buffers + stage->plan.gradient_buffers) *
              floats(network.layout().size());
   }
   for (const MessagePlan& planned : plan.messages) {
-    bytes += static_cast<size_t>(planned.buffers) *
-             floats(static_cast<int64_t>(tokens_.size()) * options_.shape.hidden);
+    bytes += static_cast<size_t>(planned.buffers) * floats(message_elements_);
   }
   return bytes;
 }
 
 std::byte* CpuCompute::MessageBuffer(int lane, int index) {
   for (const auto& [number, buffers] : messages_) {
-    if (number == lane) return buffers[static_cast<size_t>(index)];
+    if (number == lane) return reinterpret_cast<std::byte*>(buffers[static_cast<size_t>(index)]);
   }
   CHECK(false);
 }
 
 CpuCompute::StageState& CpuCompute::StateOf(int stage) {
   for (const auto& state : stages_) {
-    if (state->stage == stage) return *state;
+    if (state->plan.stage == stage) return *state;
   }
   CHECK(false);
+}
+
+std::span<float> CpuCompute::GradientBuffer(int stage, int index) {
+  const StageState& state = StateOf(stage);
+  return {state.gradients[static_cast<size_t>(index)],
+          static_cast<size_t>(state.network.layout().size())};
 }
 
 EventPtr CpuCompute::Start(const ComputeTask& task, std::span<const EventPtr> after) {
@@ -110,48 +114,85 @@ EventPtr CpuCompute::Start(const ComputeTask& task, std::span<const EventPtr> af
     case ActionKind::kBackward:
       Backward(stage, task);
       break;
+    case ActionKind::kBackwardInput:
+      BackwardInput(stage, task);
+      break;
+    case ActionKind::kBackwardWeight:
+      BackwardWeight(stage, task);
+      break;
     case ActionKind::kUpdate:
       Update(stage, task);
       break;
     case ActionKind::kAllReduce:
       TakeNorms(stage, task);
       break;
-    case ActionKind::kBackwardInput:
-    case ActionKind::kBackwardWeight:
     case ActionKind::kSendForward:
     case ActionKind::kReceiveForward:
     case ActionKind::kSendBackward:
     case ActionKind::kReceiveBackward:
       CHECK(false);
   }
-  return std::make_shared<PastEvent>(Interval{start, control_.Now()});
+  const Nanoseconds end = control_.Now();
+  if (options_.poison_freed) SpoilFreed(stage, task);
+  return std::make_shared<PastEvent>(Interval{start, end});
+}
+
+/// What a read of it must not look like.
+void CpuCompute::Spoil(float* values, int64_t elements) const {
+  if (!options_.poison_freed) return;
+  std::fill_n(values, elements, std::numeric_limits<float>::quiet_NaN());
+}
+
+void CpuCompute::SpoilFreed(const StageState& stage, const ComputeTask& task) const {
+  if (task.input != nullptr) Spoil(reinterpret_cast<float*>(task.input), message_elements_);
+  if (YieldsWeightGradient(task.action.kind)) {
+    Spoil(stage.activations[static_cast<size_t>(task.activation)],
+          stage.network.activation_elements());
+  }
+  if (task.action.kind == ActionKind::kBackwardWeight) {
+    Spoil(stage.kept[static_cast<size_t>(task.kept)], stage.network.kept_elements());
+  }
+}
+
+void CpuCompute::FillData(const StageState& stage, const ComputeTask& task) {
+  FillMicrobatch(corpus_, options_.seed, task.action.microbatch, options_.microbatch_size,
+                 options_.shape.sequence, stage.network.first() ? tokens_.data() : nullptr,
+                 stage.network.last() ? targets_.data() : nullptr);
 }
 
 void CpuCompute::Forward(StageState& stage, const ComputeTask& task) {
-  const StageNetwork<float>& network = stage.network;
-  FillMicrobatch(corpus_, options_.seed, task.action.microbatch, options_.microbatch_size,
-                 options_.shape.sequence, network.first() ? tokens_.data() : nullptr,
-                 network.last() ? targets_.data() : nullptr);
-  const double loss = stage.network.Forward(
-      stage.weights[static_cast<size_t>(task.weights)], tokens_.data(),
-      reinterpret_cast<const float*>(task.input), targets_.data(),
-      stage.activations[static_cast<size_t>(task.activation)],
-      reinterpret_cast<float*>(task.output));
+  FillData(stage, task);
+  const double loss =
+      stage.network.Forward(stage.weights[static_cast<size_t>(task.weights)], tokens_.data(),
+                            reinterpret_cast<const float*>(task.input), targets_.data(),
+                            stage.activations[static_cast<size_t>(task.activation)],
+                            reinterpret_cast<float*>(task.output));
   if (task.loss != nullptr) *task.loss = loss;
 }
 
 void CpuCompute::Backward(StageState& stage, const ComputeTask& task) {
-  const StageNetwork<float>& network = stage.network;
-  FillMicrobatch(corpus_, options_.seed, task.action.microbatch, options_.microbatch_size,
-                 options_.shape.sequence, network.first() ? tokens_.data() : nullptr,
-                 network.last() ? targets_.data() : nullptr);
-  const auto scale = static_cast<float>(
-      1.0 / static_cast<double>(TokensPerStep(options_, microbatches_)));
+  FillData(stage, task);
   stage.network.Backward(stage.weights[static_cast<size_t>(task.weights)],
                          stage.activations[static_cast<size_t>(task.activation)], tokens_.data(),
-                         targets_.data(), reinterpret_cast<const float*>(task.input), scale,
+                         targets_.data(), reinterpret_cast<const float*>(task.input), scale_,
                          reinterpret_cast<float*>(task.output),
                          stage.gradients[static_cast<size_t>(task.gradients)]);
+}
+
+void CpuCompute::BackwardInput(StageState& stage, const ComputeTask& task) {
+  FillData(stage, task);
+  stage.network.BackwardInput(stage.weights[static_cast<size_t>(task.weights)],
+                              stage.activations[static_cast<size_t>(task.activation)],
+                              targets_.data(), reinterpret_cast<const float*>(task.input), scale_,
+                              reinterpret_cast<float*>(task.output),
+                              stage.kept[static_cast<size_t>(task.kept)]);
+}
+
+void CpuCompute::BackwardWeight(StageState& stage, const ComputeTask& task) {
+  FillData(stage, task);
+  stage.network.BackwardWeight(stage.activations[static_cast<size_t>(task.activation)],
+                               tokens_.data(), stage.kept[static_cast<size_t>(task.kept)],
+                               stage.gradients[static_cast<size_t>(task.gradients)]);
 }
 
 void CpuCompute::Update(StageState& stage, const ComputeTask& task) {
@@ -163,13 +204,12 @@ void CpuCompute::Update(StageState& stage, const ComputeTask& task) {
     ScaleGradients(layout, ClipFactor(norms, *options_.clip_norm), gradients);
   }
   const int64_t number = task.action.step + 1;
-  stage.optimizer->Step(gradients, stage.weights[static_cast<size_t>(task.weights)],
-                        stage.weights[static_cast<size_t>(task.target)],
-                        LearningRate(options_.learning_rate, number), number,
-                        task.taken_at < 0 ? nullptr
-                                          : stage.weights[static_cast<size_t>(task.taken_at)]);
+  stage.optimizer->Step(
+      gradients, stage.weights[static_cast<size_t>(task.weights)],
+      stage.weights[static_cast<size_t>(task.target)], LearningRate(options_.learning_rate, number),
+      number, task.taken_at < 0 ? nullptr : stage.weights[static_cast<size_t>(task.taken_at)]);
   std::fill_n(gradients, layout.size(), 0.0f);
-  if (stage.network.last() && options_.on_step) options_.on_step(number);
+  if (stage.network.last() && stage.plan.speaks && options_.on_step) options_.on_step(number);
 }
 
 void CpuCompute::TakeNorms(const StageState& stage, const ComputeTask& task) {

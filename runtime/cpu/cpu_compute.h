@@ -7,6 +7,7 @@
 #include "runtime/compute.h"
 #include "runtime/cpu/arena.h"
 #include "runtime/network/stage.h"
+#include "runtime/rank_plan.h"
 #include "runtime/run_control.h"
 #include "runtime/training.h"
 
@@ -20,6 +21,7 @@ class CpuCompute : public Compute {
              const Corpus& corpus, const RunControl& control);
 
   std::byte* MessageBuffer(int lane, int index) override;
+  std::span<float> GradientBuffer(int stage, int index) override;
   EventPtr Start(const ComputeTask& task, std::span<const EventPtr> after) override;
 
   /// What the run ends with on the `index`-th stage of the plan.
@@ -31,31 +33,38 @@ class CpuCompute : public Compute {
 
  private:
   struct StageState {
-    StageState(const NetworkShape& shape, LayerRange range, int microbatch_size, int stage_number)
-        : stage(stage_number), network(shape, range, microbatch_size) {}
+    StageState(const TrainingOptions& options, const StagePlan& planned);
 
-    int stage;
+    StagePlan plan;
     StageNetwork<float> network;
     std::unique_ptr<Optimizer> optimizer;
     std::vector<float*> activations;
+    std::vector<float*> kept;
     std::vector<float*> weights;
     std::vector<float*> gradients;
   };
 
   size_t ArenaBytes(const RankPlan& plan) const;
+  void Place(const RankPlan& plan);
+  void FillData(const StageState& stage, const ComputeTask& task);
+  void Spoil(float* values, int64_t elements) const;
+  void SpoilFreed(const StageState& stage, const ComputeTask& task) const;
   StageState& StateOf(int stage);
   void Forward(StageState& stage, const ComputeTask& task);
   void Backward(StageState& stage, const ComputeTask& task);
+  void BackwardInput(StageState& stage, const ComputeTask& task);
+  void BackwardWeight(StageState& stage, const ComputeTask& task);
   void Update(StageState& stage, const ComputeTask& task);
   void TakeNorms(const StageState& stage, const ComputeTask& task);
 
   const TrainingOptions& options_;
-  int microbatches_;
+  float scale_;  // of a token's loss
+  int64_t message_elements_;
   const Corpus& corpus_;
   const RunControl& control_;
   std::vector<std::unique_ptr<StageState>> stages_;
   std::unique_ptr<Arena> arena_;
-  std::vector<std::pair<int, std::vector<std::byte*>>> messages_;  // by lane
+  std::vector<std::pair<int, std::vector<float*>>> messages_;  // by lane
   std::vector<uint8_t> tokens_;
   std::vector<uint8_t> targets_;
 };

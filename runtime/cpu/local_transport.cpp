@@ -8,6 +8,9 @@
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <set>
+
+#include "runtime/network/gemm.h"
 
 namespace pipelag {
 namespace {
@@ -64,9 +67,11 @@ struct Channel {
   int64_t receives_posted = 0;
 };
 
+/// One summand, of either kind.
 struct Contribution {
-  int rank = 0;
+  int place = 0;  // in the order of summation
   std::span<double> values;
+  std::span<float> gradients;
   std::shared_ptr<LocalEvent> event;
 };
 
@@ -77,7 +82,7 @@ struct Round {
 };
 struct Meeting {
   Bell bell;
-  size_t members = 0;
+  size_t members = 0;  // summands of a round
   std::deque<Round> rounds;
   std::vector<int64_t> posted;  // by rank
   int64_t completed = 0;
@@ -97,13 +102,13 @@ struct LocalHub::State {
         channels(p.lanes().size()),
         meetings(p.schedule().groups.size()) {
     for (size_t g = 0; g < meetings.size(); ++g) {
-      std::vector<int> ranks;
-      for (const int stage : p.schedule().groups[g].stages) {
-        ranks.push_back(p.schedule().placement[static_cast<size_t>(stage)]);
+      const CollectiveGroup& group = p.schedule().groups[g];
+      std::set<int> ranks;
+      for (const int stage : group.stages) {
+        ranks.insert(p.schedule().placement[static_cast<size_t>(stage)]);
       }
-      std::sort(ranks.begin(), ranks.end());
-      meetings[g].members =
-          static_cast<size_t>(std::unique(ranks.begin(), ranks.end()) - ranks.begin());
+      const bool by_stage = group.purpose == CollectiveGroup::Purpose::kWeights;
+      meetings[g].members = by_stage ? group.stages.size() : ranks.size();
       meetings[g].posted.resize(static_cast<size_t>(p.schedule().ranks));
     }
   }
@@ -155,8 +160,21 @@ class LocalEnd : public Transport {
     return result;
   }
 
+  EventPtr PostGradientSum(int group, const std::vector<GradientPart>& parts,
+                           std::span<const EventPtr> after) override {
+    PrepareThread();  // whoever comes last adds them up
+    std::vector<Contribution> mine;
+    for (const GradientPart& part : parts) mine.push_back({part.stage, {}, part.values, nullptr});
+    return Meet(group, std::move(mine), after);
+  }
+
   EventPtr PostAllReduce(int group, std::span<double> values,
                          std::span<const EventPtr> after) override {
+    return Meet(group, {{rank_, values, {}, nullptr}}, after);
+  }
+
+ private:
+  EventPtr Meet(int group, std::vector<Contribution> mine, std::span<const EventPtr> after) {
     for (const EventPtr& event : after) event->Wait();
     Meeting& meeting = state_.meetings[static_cast<size_t>(group)];
     auto event = std::make_shared<LocalEvent>(
@@ -169,11 +187,17 @@ class LocalEnd : public Transport {
       const auto index = static_cast<size_t>(number - meeting.completed);
       if (meeting.rounds.size() <= index) meeting.rounds.resize(index + 1);
       Round& round = meeting.rounds[index];
-      round.contributions.push_back({rank_, values, event});
+      for (Contribution& one : mine) {
+        one.event = event;
+        round.contributions.push_back(std::move(one));
+      }
       if (round.contributions.size() < meeting.members) return event;
-      // The last member to come completes the round, in rank order; rounds complete in order since
-      // every member's earlier round came before.
-      Sum(round);
+      // The last member to come completes the round; rounds complete in order since every member's
+      // earlier round came before.
+      std::sort(round.contributions.begin(), round.contributions.end(),
+                [](const Contribution& a, const Contribution& b) { return a.place < b.place; });
+      Sum(round, &Contribution::values);
+      Sum(round, &Contribution::gradients);
       const Interval when{start, state_.control.Now()};
       for (const Contribution& one : round.contributions) one.event->Happen(when);
       meeting.rounds.pop_front();
@@ -183,17 +207,16 @@ class LocalEnd : public Transport {
     return event;
   }
 
- private:
-  static void Sum(Round& round) {
-    std::sort(round.contributions.begin(), round.contributions.end(),
-              [](const Contribution& a, const Contribution& b) { return a.rank < b.rank; });
-    std::vector<double> sum(round.contributions.front().values.size(), 0.0);
-    for (const Contribution& one : round.contributions) {
-      CHECK(one.values.size() == sum.size());
-      for (size_t i = 0; i < sum.size(); ++i) sum[i] += one.values[i];
+  template <class Span>
+  static void Sum(Round& round, Span Contribution::* of) {
+    const Span sum = round.contributions.front().*of;
+    for (size_t k = 1; k < round.contributions.size(); ++k) {
+      const Span summand = round.contributions[k].*of;
+      CHECK(summand.size() == sum.size());
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] += summand[i];
     }
-    for (const Contribution& one : round.contributions) {
-      std::copy(sum.begin(), sum.end(), one.values.begin());
+    for (size_t k = 1; k < round.contributions.size(); ++k) {
+      std::copy(sum.begin(), sum.end(), (round.contributions[k].*of).begin());
     }
   }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <mutex>
 #include <thread>
 
@@ -13,6 +14,19 @@
 #include "runtime/network/digest.h"
 
 namespace pipelag {
+namespace {
+
+/// Copies of a slice have seen the same gradients, so whatever tells them apart is our own fault.
+void CheckCopiesAgree(const Schedule& schedule, const std::vector<StageWeights>& placed) {
+  for (size_t s = static_cast<size_t>(schedule.stages); s < placed.size(); ++s) {
+    const StageWeights& first = placed[s % static_cast<size_t>(schedule.stages)];
+    // By bits: a run whose last update broke the weights may hold NaN.
+    const auto bytes = static_cast<size_t>(first.layout->size()) * sizeof(float);
+    CHECK(std::memcmp(first.weights, placed[s].weights, bytes) == 0);
+  }
+}
+
+}  // namespace
 
 TrainingResult TrainOnThreads(const Program& program, const TrainingOptions& options,
                               const Corpus& corpus, const Interposer& interpose) {
@@ -75,20 +89,27 @@ TrainingResult TrainOnThreads(const Program& program, const TrainingOptions& opt
 
   training.trace = CollectTrace(program, results);
   training.trace.tokens_per_step = TokensPerStep(options, schedule.microbatches);
-  const auto stages = static_cast<size_t>(schedule.stages);
-  std::vector<StageWeights> weights(stages);
-  std::vector<const float*> pointers(stages);
-  training.peak_activations.resize(stages);
-  training.peak_versions.resize(stages);
+  const auto placed = static_cast<size_t>(schedule.placed_stages());
+  std::vector<StageWeights> weights(placed);
+  training.peak_activations.resize(placed);
+  training.peak_kept.resize(placed);
+  training.peak_versions.resize(placed);
   for (size_t rank = 0; rank < plans.size(); ++rank) {
+    const WorkerResult& result = results[rank];
+    training.peak_handovers.push_back(result.peak_handovers);
     for (size_t i = 0; i < plans[rank].stages.size(); ++i) {
       const auto s = static_cast<size_t>(plans[rank].stages[i].stage);
-      pointers[s] = computes[rank]->FinalWeights(i, results[rank].newest_weights[i]);
-      weights[s] = {&computes[rank]->layout(i), pointers[s]};
-      training.peak_activations[s] = results[rank].peak_activations[i];
-      training.peak_versions[s] = results[rank].peak_versions[i];
+      weights[s] = {&computes[rank]->layout(i),
+                    computes[rank]->FinalWeights(i, result.newest_weights[i])};
+      training.peak_activations[s] = result.peak_activations[i];
+      training.peak_kept[s] = result.peak_kept[i];
+      training.peak_versions[s] = result.peak_versions[i];
     }
   }
+  CheckCopiesAgree(schedule, weights);
+  weights.resize(static_cast<size_t>(schedule.stages));
+  std::vector<const float*> pointers;
+  for (const StageWeights& stage : weights) pointers.push_back(stage.weights);
   training.step_losses = StepLosses(options, schedule.microbatches, losses);
   training.weights_sha256 = WeightsSha256(weights);
   training.validation_tokens =

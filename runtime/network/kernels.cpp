@@ -45,6 +45,61 @@ inline Real RowSum(int64_t cols, const Real* x) {
   return Sum<Real>(sum);
 }
 
+/// For the input, for the weights or for both: the same operations on the same numbers.
+template <bool kInput, bool kWeight, class Real>
+inline void NormBackwardOf(int64_t rows, int64_t cols, const Real* y_gradient, const Real* x,
+                           const Real* gain, const Real* mean, const Real* inverse_deviation,
+                           Real* x_gradient, Real* gain_gradient, Real* shift_gradient) {
+  const Real count = static_cast<Real>(cols);
+  for (int64_t i = 0; i < rows; ++i) {
+    const Real* in = x + i * cols;
+    const Real* dy = y_gradient + i * cols;
+    const Real m = mean[i];
+    const Real r = inverse_deviation[i];
+    Vector<Real> sum{};
+    Vector<Real> projection{};
+    ForLanes<Real>(cols, [&](int64_t j, int64_t n) {
+      const Vector<Real> g = LoadSome(dy + j, n, Real{0});
+      const Vector<Real> normal = (LoadSome(in + j, n, m) - m) * r;
+      if constexpr (kInput) {
+        const Vector<Real> through = g * LoadSome(gain + j, n, Real{0});
+        sum += through;
+        projection += through * normal;
+      }
+      if constexpr (kWeight) {
+        StoreSome<Real>(LoadSome(gain_gradient + j, n, Real{0}) + g * normal, n, gain_gradient + j);
+        StoreSome<Real>(LoadSome(shift_gradient + j, n, Real{0}) + g, n, shift_gradient + j);
+      }
+    });
+    if constexpr (kInput) {
+      Real* dx = x_gradient + i * cols;
+      const Real mean_gradient = Sum<Real>(sum) / count;
+      const Real mean_projection = Sum<Real>(projection) / count;
+      for (int64_t j = 0; j < cols; ++j) {
+        const Real normal = (in[j] - m) * r;
+        dx[j] += r * ((dy[j] * gain[j] - mean_gradient) - normal * mean_projection);
+      }
+    }
+  }
+}
+
+template <bool kBias, class Real>
+inline void GeluBackwardOf(int64_t rows, int64_t cols, const Real* x, Real* y_gradient,
+                           Real* bias_gradient) {
+  for (int64_t i = 0; i < rows; ++i) {
+    const Real* in = x + i * cols;
+    Real* gradient = y_gradient + i * cols;
+    ForLanes<Real>(cols, [&](int64_t j, int64_t n) {
+      const Vector<Real> g =
+          LoadSome(gradient + j, n, Real{0}) * GeluDerivative<Real>(LoadSome(in + j, n, Real{0}));
+      StoreSome<Real>(g, n, gradient + j);
+      if constexpr (kBias) {
+        StoreSome<Real>(LoadSome(bias_gradient + j, n, Real{0}) + g, n, bias_gradient + j);
+      }
+    });
+  }
+}
+
 }  // namespace
 
 template <class Real>
@@ -119,31 +174,24 @@ template <class Real>
 void NormBackward(int64_t rows, int64_t cols, const Real* y_gradient, const Real* x,
                   const Real* gain, const Real* mean, const Real* inverse_deviation,
                   Real* x_gradient, Real* gain_gradient, Real* shift_gradient) {
-  const Real count = static_cast<Real>(cols);
-  for (int64_t i = 0; i < rows; ++i) {
-    const Real* in = x + i * cols;
-    const Real* dy = y_gradient + i * cols;
-    Real* dx = x_gradient + i * cols;
-    const Real m = mean[i];
-    const Real r = inverse_deviation[i];
-    Vector<Real> sum{};
-    Vector<Real> projection{};
-    ForLanes<Real>(cols, [&](int64_t j, int64_t n) {
-      const Vector<Real> g = LoadSome(dy + j, n, Real{0});
-      const Vector<Real> normal = (LoadSome(in + j, n, m) - m) * r;
-      const Vector<Real> through = g * LoadSome(gain + j, n, Real{0});
-      sum += through;
-      projection += through * normal;
-      StoreSome<Real>(LoadSome(gain_gradient + j, n, Real{0}) + g * normal, n, gain_gradient + j);
-      StoreSome<Real>(LoadSome(shift_gradient + j, n, Real{0}) + g, n, shift_gradient + j);
-    });
-    const Real mean_gradient = Sum<Real>(sum) / count;
-    const Real mean_projection = Sum<Real>(projection) / count;
-    for (int64_t j = 0; j < cols; ++j) {
-      const Real normal = (in[j] - m) * r;
-      dx[j] += r * ((dy[j] * gain[j] - mean_gradient) - normal * mean_projection);
-    }
-  }
+  NormBackwardOf<true, true>(rows, cols, y_gradient, x, gain, mean, inverse_deviation, x_gradient,
+                             gain_gradient, shift_gradient);
+}
+
+template <class Real>
+void NormBackwardInput(int64_t rows, int64_t cols, const Real* y_gradient, const Real* x,
+                       const Real* gain, const Real* mean, const Real* inverse_deviation,
+                       Real* x_gradient) {
+  NormBackwardOf<true, false, Real>(rows, cols, y_gradient, x, gain, mean, inverse_deviation,
+                                    x_gradient, nullptr, nullptr);
+}
+
+template <class Real>
+void NormBackwardWeight(int64_t rows, int64_t cols, const Real* y_gradient, const Real* x,
+                        const Real* mean, const Real* inverse_deviation, Real* gain_gradient,
+                        Real* shift_gradient) {
+  NormBackwardOf<false, true, Real>(rows, cols, y_gradient, x, nullptr, mean, inverse_deviation,
+                                    nullptr, gain_gradient, shift_gradient);
 }
 
 template <class Real>
@@ -162,16 +210,12 @@ void BiasGeluForward(int64_t rows, int64_t cols, const Real* bias, Real* x, Real
 template <class Real>
 void BiasGeluBackward(int64_t rows, int64_t cols, const Real* x, Real* y_gradient,
                       Real* bias_gradient) {
-  for (int64_t i = 0; i < rows; ++i) {
-    const Real* in = x + i * cols;
-    Real* gradient = y_gradient + i * cols;
-    ForLanes<Real>(cols, [&](int64_t j, int64_t n) {
-      const Vector<Real> g =
-          LoadSome(gradient + j, n, Real{0}) * GeluDerivative<Real>(LoadSome(in + j, n, Real{0}));
-      StoreSome<Real>(g, n, gradient + j);
-      StoreSome<Real>(LoadSome(bias_gradient + j, n, Real{0}) + g, n, bias_gradient + j);
-    });
-  }
+  GeluBackwardOf<true>(rows, cols, x, y_gradient, bias_gradient);
+}
+
+template <class Real>
+void GeluBackward(int64_t rows, int64_t cols, const Real* x, Real* y_gradient) {
+  GeluBackwardOf<false, Real>(rows, cols, x, y_gradient, nullptr);
 }
 
 template <class Real>
@@ -264,8 +308,13 @@ void CrossEntropyBackward(int64_t rows, int64_t cols, const Real* probabilities,
                             Real*);                                                                \
   template void NormBackward(int64_t, int64_t, const Real*, const Real*, const Real*, const Real*, \
                              const Real*, Real*, Real*, Real*);                                    \
+  template void NormBackwardInput(int64_t, int64_t, const Real*, const Real*, const Real*,         \
+                                  const Real*, const Real*, Real*);                                \
+  template void NormBackwardWeight(int64_t, int64_t, const Real*, const Real*, const Real*,        \
+                                   const Real*, Real*, Real*);                                     \
   template void BiasGeluForward(int64_t, int64_t, const Real*, Real*, Real*);                      \
   template void BiasGeluBackward(int64_t, int64_t, const Real*, Real*, Real*);                     \
+  template void GeluBackward(int64_t, int64_t, const Real*, Real*);                                \
   template void CausalSoftmaxForward(int64_t, Real, Real*);                                        \
   template void CausalSoftmaxBackward(int64_t, Real, const Real*, Real*);                          \
   template double CrossEntropyForward(int64_t, int64_t, const uint8_t*, Real*);                    \

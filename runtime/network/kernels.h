@@ -44,6 +44,17 @@ void NormBackward(int64_t rows, int64_t cols, const Real* y_gradient, const Real
                   const Real* gain, const Real* mean, const Real* inverse_deviation,
                   Real* x_gradient, Real* gain_gradient, Real* shift_gradient);
 
+/// The two halves of NormBackward: what it adds to x_gradient, and what to the parameters' gradients.
+template <class Real>
+void NormBackwardInput(int64_t rows, int64_t cols, const Real* y_gradient, const Real* x,
+                       const Real* gain, const Real* mean, const Real* inverse_deviation,
+                       Real* x_gradient);
+
+template <class Real>
+void NormBackwardWeight(int64_t rows, int64_t cols, const Real* y_gradient, const Real* x,
+                        const Real* mean, const Real* inverse_deviation, Real* gain_gradient,
+                        Real* shift_gradient);
+
 /// x += bias; y = gelu(x) in the tanh form: x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³))) (Hendrycks,
 /// Gimpel, arXiv 1606.08415).
 template <class Real>
@@ -54,6 +65,10 @@ void BiasGeluForward(int64_t rows, int64_t cols, const Real* bias, Real* x, Real
 template <class Real>
 void BiasGeluBackward(int64_t rows, int64_t cols, const Real* x, Real* y_gradient,
                       Real* bias_gradient);
+
+/// The same without the bias.
+template <class Real>
+void GeluBackward(int64_t rows, int64_t cols, const Real* x, Real* y_gradient);
 
 /// In place: row t of the (size, size) scores becomes softmax(scale · scores[t, 0..t]), then zeros.
 template <class Real>

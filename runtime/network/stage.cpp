@@ -34,6 +34,14 @@ void LinearBackwardWeight(int64_t rows, int64_t inputs, int64_t outputs, const R
                  inputs, 1, w_gradient, inputs);
 }
 
+/// The offset of `elements` behind `next`, which moves behind them.
+int64_t Place(int64_t elements, int64_t& next) {
+  const int64_t offset = next;
+  next += (elements + StageLayout::kAlignment - 1) / StageLayout::kAlignment *
+          StageLayout::kAlignment;
+  return offset;
+}
+
 }  // namespace
 
 template <class Real>
@@ -55,6 +63,7 @@ StageNetwork<Real>::StageNetwork(const NetworkShape& shape, LayerRange range, in
   const int layers = range.last - range.first;
   PlaceWeights(layers);
   PlaceActivation(layers);
+  PlaceKept(layers);
   const int64_t widest = std::max(4 * cols_, last_ ? vocabulary_ : 0);
   wide_.resize(static_cast<size_t>(rows_ * widest));
   narrow_.resize(static_cast<size_t>(rows_ * cols_));
@@ -91,12 +100,7 @@ void StageNetwork<Real>::PlaceWeights(int layers) {
 template <class Real>
 void StageNetwork<Real>::PlaceActivation(int layers) {
   int64_t next = 0;
-  const auto place = [&](int64_t elements) {
-    const int64_t offset = next;
-    next += (elements + StageLayout::kAlignment - 1) / StageLayout::kAlignment *
-            StageLayout::kAlignment;
-    return offset;
-  };
+  const auto place = [&](int64_t elements) { return Place(elements, next); };
   int64_t stream = place(rows_ * cols_);
   for (int layer = 0; layer < layers; ++layer) {
     BlockResults block{};
@@ -123,6 +127,28 @@ void StageNetwork<Real>::PlaceActivation(int layers) {
     head_probabilities_ = place(rows_ * vocabulary_);
   }
   activation_elements_ = next;
+}
+
+template <class Real>
+void StageNetwork<Real>::PlaceKept(int layers) {
+  int64_t next = 0;
+  const auto place = [&](int64_t elements) { return Place(elements, next); };
+  for (int layer = 0; layer < layers; ++layer) {
+    BlockKept block{};
+    block.output = place(rows_ * cols_);
+    block.hidden = place(rows_ * 4 * cols_);
+    block.norm2 = place(rows_ * cols_);
+    block.middle = place(rows_ * cols_);
+    block.qkv = place(rows_ * 3 * cols_);
+    block.norm1 = place(rows_ * cols_);
+    block_kept_.push_back(block);
+  }
+  if (first_) kept_input_ = place(rows_ * cols_);
+  if (last_) {
+    kept_logits_ = place(rows_ * vocabulary_);
+    kept_final_norm_ = place(rows_ * cols_);
+  }
+  kept_elements_ = next;
 }
 
 template <class Real>
@@ -161,6 +187,43 @@ void StageNetwork<Real>::Backward(const Real* weights, const Real* activation,
   }
   if (first_) {
     EmbedBackward(tokens, batch_, sequence_, cols_, stream_gradient, gradients + token_table_,
+                  gradients + position_table_);
+  }
+}
+
+template <class Real>
+void StageNetwork<Real>::BackwardInput(const Real* weights, const Real* activation,
+                                       const uint8_t* targets, const Real* output_gradient,
+                                       Real loss_scale, Real* input_gradient, Real* kept) {
+  Real* stream_gradient = first_ ? kept + kept_input_ : input_gradient;
+  if (last_) {
+    HeadBackwardInput(weights, activation, targets, loss_scale, stream_gradient, kept);
+  } else {
+    std::copy(output_gradient, output_gradient + boundary_elements(), stream_gradient);
+  }
+  for (size_t block = block_results_.size(); block-- > 0;) {
+    BlockBackwardInput(weights, block_weights_[block], block_results_[block], block_kept_[block],
+                       activation, stream_gradient, kept);
+  }
+}
+
+template <class Real>
+void StageNetwork<Real>::BackwardWeight(const Real* activation, const uint8_t* tokens,
+                                        const Real* kept, Real* gradients) {
+  if (last_) {
+    LinearBackwardWeight(rows_, cols_, vocabulary_, kept + kept_logits_, activation + final_norm_,
+                         gradients + head_);
+    NormBackwardWeight(rows_, cols_, kept + kept_final_norm_,
+                       activation + block_results_.back().output, activation + final_mean_,
+                       activation + final_deviation_, gradients + final_gain_,
+                       gradients + final_shift_);
+  }
+  for (size_t block = block_results_.size(); block-- > 0;) {
+    BlockBackwardWeight(block_weights_[block], block_results_[block], block_kept_[block],
+                        activation, kept, gradients);
+  }
+  if (first_) {
+    EmbedBackward(tokens, batch_, sequence_, cols_, kept + kept_input_, gradients + token_table_,
                   gradients + position_table_);
   }
 }
@@ -214,6 +277,53 @@ void StageNetwork<Real>::BlockBackward(const Real* weights, const BlockWeights& 
   LinearBackwardInput(rows_, cols_, 3 * cols_, wide, w(at.qkv), narrow);
   NormBackward(rows_, cols_, narrow, a(from.input), w(at.norm1_gain), a(from.mean1),
                a(from.deviation1), stream_gradient, g(at.norm1_gain), g(at.norm1_shift));
+}
+
+template <class Real>
+void StageNetwork<Real>::BlockBackwardInput(const Real* weights, const BlockWeights& at,
+                                            const BlockResults& from, const BlockKept& to,
+                                            const Real* activation, Real* stream_gradient,
+                                            Real* kept) {
+  const auto w = [&](int64_t offset) { return weights + offset; };
+  const auto k = [&](int64_t offset) { return kept + offset; };
+  const auto a = [&](int64_t offset) { return activation + offset; };
+
+  std::copy(stream_gradient, stream_gradient + boundary_elements(), k(to.output));
+  LinearBackwardInput(rows_, 4 * cols_, cols_, stream_gradient, w(at.down), k(to.hidden));
+  GeluBackward(rows_, 4 * cols_, a(from.hidden), k(to.hidden));
+  LinearBackwardInput(rows_, cols_, 4 * cols_, k(to.hidden), w(at.up), k(to.norm2));
+  NormBackwardInput(rows_, cols_, k(to.norm2), a(from.middle), w(at.norm2_gain), a(from.mean2),
+                    a(from.deviation2), stream_gradient);
+
+  std::copy(stream_gradient, stream_gradient + boundary_elements(), k(to.middle));
+  LinearBackwardInput(rows_, cols_, cols_, stream_gradient, w(at.projection), narrow_.data());
+  AttentionBackward(a(from.qkv), a(from.probabilities), narrow_.data(), k(to.qkv));
+  LinearBackwardInput(rows_, cols_, 3 * cols_, k(to.qkv), w(at.qkv), k(to.norm1));
+  NormBackwardInput(rows_, cols_, k(to.norm1), a(from.input), w(at.norm1_gain), a(from.mean1),
+                    a(from.deviation1), stream_gradient);
+}
+
+template <class Real>
+void StageNetwork<Real>::BlockBackwardWeight(const BlockWeights& at, const BlockResults& from,
+                                             const BlockKept& with, const Real* activation,
+                                             const Real* kept, Real* gradients) const {
+  const auto g = [&](int64_t offset) { return gradients + offset; };
+  const auto k = [&](int64_t offset) { return kept + offset; };
+  const auto a = [&](int64_t offset) { return activation + offset; };
+
+  AddColumnSums(rows_, cols_, k(with.output), g(at.down_bias));
+  LinearBackwardWeight(rows_, 4 * cols_, cols_, k(with.output), a(from.gelu), g(at.down));
+  AddColumnSums(rows_, 4 * cols_, k(with.hidden), g(at.up_bias));
+  LinearBackwardWeight(rows_, cols_, 4 * cols_, k(with.hidden), a(from.norm2), g(at.up));
+  NormBackwardWeight(rows_, cols_, k(with.norm2), a(from.middle), a(from.mean2),
+                     a(from.deviation2), g(at.norm2_gain), g(at.norm2_shift));
+
+  AddColumnSums(rows_, cols_, k(with.middle), g(at.projection_bias));
+  LinearBackwardWeight(rows_, cols_, cols_, k(with.middle), a(from.attended), g(at.projection));
+  AddColumnSums(rows_, 3 * cols_, k(with.qkv), g(at.qkv_bias));
+  LinearBackwardWeight(rows_, cols_, 3 * cols_, k(with.qkv), a(from.norm1), g(at.qkv));
+  NormBackwardWeight(rows_, cols_, k(with.norm1), a(from.input), a(from.mean1),
+                     a(from.deviation1), g(at.norm1_gain), g(at.norm1_shift));
 }
 
 template <class Real>
@@ -294,6 +404,20 @@ void StageNetwork<Real>::HeadBackward(const Real* weights, const Real* activatio
   NormBackward(rows_, cols_, narrow_.data(), activation + block_results_.back().output,
                weights + final_gain_, activation + final_mean_, activation + final_deviation_,
                stream_gradient, gradients + final_gain_, gradients + final_shift_);
+}
+
+template <class Real>
+void StageNetwork<Real>::HeadBackwardInput(const Real* weights, const Real* activation,
+                                           const uint8_t* targets, Real loss_scale,
+                                           Real* stream_gradient, Real* kept) const {
+  CrossEntropyBackward(rows_, vocabulary_, activation + head_probabilities_, targets, loss_scale,
+                       kept + kept_logits_);
+  LinearBackwardInput(rows_, cols_, vocabulary_, kept + kept_logits_, weights + head_,
+                      kept + kept_final_norm_);
+  std::fill(stream_gradient, stream_gradient + boundary_elements(), Real{0});
+  NormBackwardInput(rows_, cols_, kept + kept_final_norm_,
+                    activation + block_results_.back().output, weights + final_gain_,
+                    activation + final_mean_, activation + final_deviation_, stream_gradient);
 }
 
 template class StageNetwork<float>;

@@ -16,10 +16,11 @@ namespace pipelag {
 /// ln_f, then logits = x · lm_headᵀ, then the cross-entropy with the targets.
 ///
 /// All buffers are the caller's. A slot is written by one Forward and read by the Backward of the
-/// same micro-batch; slots, weights and gradients of different calls may differ. The object holds
-/// scratch only: one per rank, used by one thread at a time, after PrepareThread(); results do not
-/// depend on which. Nothing is allocated after construction. Boundary tensors are (B, T, C). Real
-/// is float or double (double is slow and meant for tests).
+/// same micro-batch, or by its BackwardInput and BackwardWeight; slots, weights and gradients of
+/// different calls may differ. The object holds scratch only: one per rank, used by one thread at a
+/// time, after PrepareThread(); results do not depend on which. Nothing is allocated after
+/// construction. Boundary tensors are (B, T, C). Real is float or double (double is slow and meant
+/// for tests).
 template <class Real>
 class StageNetwork {
  public:
@@ -54,6 +55,16 @@ class StageNetwork {
                 const uint8_t* targets, const Real* output_gradient, Real loss_scale,
                 Real* input_gradient, Real* gradients);
 
+  /// Backward in two halves, to the last bit the same. The first writes the input's gradient and, to
+  /// `kept`, kept_elements() that the second adds the weights' gradient from, any time later, without
+  /// weights. Either needs the activation, BackwardWeight the tokens, BackwardInput the targets.
+  void BackwardInput(const Real* weights, const Real* activation, const uint8_t* targets,
+                     const Real* output_gradient, Real loss_scale, Real* input_gradient,
+                     Real* kept);
+  void BackwardWeight(const Real* activation, const uint8_t* tokens, const Real* kept,
+                      Real* gradients);
+  int64_t kept_elements() const { return kept_elements_; }
+
  private:
   /// Offsets of one block's tensors in the stage's buffer.
   struct BlockWeights {
@@ -72,8 +83,14 @@ class StageNetwork {
     int64_t output;        ///< the residual stream after the block
   };
 
+  /// Offsets, in what BackwardInput keeps, of the gradients of one block's results.
+  struct BlockKept {
+    int64_t output, hidden, norm2, middle, qkv, norm1;
+  };
+
   void PlaceWeights(int layers);
   void PlaceActivation(int layers);
+  void PlaceKept(int layers);
 
   void AttentionForward(const Real* qkv, Real* probabilities, Real* attended) const;
   void AttentionBackward(const Real* qkv, const Real* probabilities, const Real* attended_gradient,
@@ -82,9 +99,17 @@ class StageNetwork {
                     Real* activation) const;
   void BlockBackward(const Real* weights, const BlockWeights& at, const BlockResults& from,
                      const Real* activation, Real* stream_gradient, Real* gradients);
+  void BlockBackwardInput(const Real* weights, const BlockWeights& at, const BlockResults& from,
+                          const BlockKept& to, const Real* activation, Real* stream_gradient,
+                          Real* kept);
+  void BlockBackwardWeight(const BlockWeights& at, const BlockResults& from,
+                           const BlockKept& with, const Real* activation, const Real* kept,
+                           Real* gradients) const;
   double HeadForward(const Real* weights, const uint8_t* targets, Real* activation) const;
   void HeadBackward(const Real* weights, const Real* activation, const uint8_t* targets,
                     Real loss_scale, Real* stream_gradient, Real* gradients);
+  void HeadBackwardInput(const Real* weights, const Real* activation, const uint8_t* targets,
+                         Real loss_scale, Real* stream_gradient, Real* kept) const;
 
   StageLayout layout_;
   bool first_;
@@ -108,6 +133,12 @@ class StageNetwork {
   int64_t final_norm_ = 0;
   int64_t head_probabilities_ = 0;
   int64_t activation_elements_ = 0;
+
+  std::vector<BlockKept> block_kept_;
+  int64_t kept_input_ = 0;   ///< of the first stage
+  int64_t kept_logits_ = 0;  ///< of the last stage
+  int64_t kept_final_norm_ = 0;
+  int64_t kept_elements_ = 0;
 
   std::vector<Real> wide_;    ///< gradients of qkv, of the MLP's inside, of the logits
   std::vector<Real> narrow_;  ///< gradient of one branch, (B T, C)

@@ -1,6 +1,8 @@
 // Quantities: what is read, what is refused, how it is shown.
 #include "models/units.h"
 
+#include "models/compute_rate.h"
+
 #include <gtest/gtest.h>
 
 #include "models/error.h"
@@ -45,6 +47,15 @@ TEST(Units, ReadsSizesAndRates) {
   EXPECT_EQ(ParseBandwidth("25GB/s").bytes_per_second, 25'000'000'000);
   EXPECT_EQ(ParseBandwidth("400Gbit/s").bytes_per_second, 50'000'000'000);
   EXPECT_EQ(ParseBandwidth("unlimited").bytes_per_second, 0);
+}
+
+TEST(Units, ReadsComputeRates) {
+  EXPECT_EQ(ParseComputeRate("400TFLOP/s").flops_per_second, 400'000'000'000'000);
+  EXPECT_EQ(ParseComputeRate("1.5PFLOP/s").flops_per_second, 1'500'000'000'000'000);
+  EXPECT_EQ(ParseBandwidth("3.35TB/s").bytes_per_second, 3'350'000'000'000);
+  for (const char* text : {"0", "0TFLOP/s", "400", "400TB/s", "-1TFLOP/s", "1TFLOPS"}) {
+    EXPECT_THROW(ParseComputeRate(text), Error) << text;
+  }
 }
 
 TEST(Units, TransferTimeRoundsUp) {

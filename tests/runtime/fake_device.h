@@ -129,12 +129,21 @@ class FakeDevice : public Compute, public Transport {
   std::byte* MessageBuffer(int lane, int index) override {
     return inner_.compute->MessageBuffer(lane, index);
   }
+  std::span<float> GradientBuffer(int stage, int index) override {
+    return inner_.compute->GradientBuffer(stage, index);
+  }
   EventPtr Start(const ComputeTask& task, std::span<const EventPtr> after) override {
     return compute_.Push(after, [this, task] { return inner_.compute->Start(task, {}); });
   }
   EventPtr Post(const Transfer& transfer, std::span<const EventPtr> after) override {
     return QueueOf(transfer.lane).Push(after, [this, transfer] {
       return inner_.transport->Post(transfer, {});
+    });
+  }
+  EventPtr PostGradientSum(int group, const std::vector<GradientPart>& parts,
+                           std::span<const EventPtr> after) override {
+    return QueueOf(-1 - group).Push(after, [this, group, parts] {
+      return inner_.transport->PostGradientSum(group, parts, {});
     });
   }
   EventPtr PostAllReduce(int group, std::span<double> values,

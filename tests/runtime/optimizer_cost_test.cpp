@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "models/error.h"
+#include "models/update_time.h"
 #include "runtime/correction/correction.h"
 
 namespace pipelag {
@@ -54,6 +55,39 @@ TEST(OptimizerCost, CountsNewtonSchulz) {
   const double flops = OptimizerCost("muon", {64, 256, ParameterKind::kMatrix}).flops;
   EXPECT_NEAR(flops, 5 * (4.0 * 64 * 64 * 256 + 2.0 * 64 * 64 * 64), 0.01 * flops);
   EXPECT_EQ(flops, OptimizerCost("muon", {256, 64, ParameterKind::kMatrix}).flops);
+}
+
+TEST(UpdateTime, StagesHaveTheTensorsOfTheRuntime) {
+  const NetworkShape shape{.layers = 3, .hidden = 8, .heads = 2, .sequence = 5, .vocabulary = 13};
+  for (const LayerRange range : {LayerRange{0, 3}, {0, 1}, {1, 2}, {1, 3}}) {
+    const StageLayout layout(shape, range);
+    const std::vector<ParameterShape> stage = StageParameters(shape, range);
+    ASSERT_EQ(stage.size(), layout.tensors().size());
+    for (size_t i = 0; i < stage.size(); ++i) {
+      const ParameterShape real = ShapeOf(layout.tensors()[i]);
+      EXPECT_EQ(stage[i].rows, real.rows);
+      EXPECT_EQ(stage[i].cols, real.cols);
+      EXPECT_EQ(stage[i].kind, real.kind);
+    }
+  }
+}
+
+TEST(UpdateTime, OfAStage) {
+  const NetworkShape shape{
+      .layers = 2, .hidden = 64, .heads = 2, .sequence = 32, .vocabulary = 100};
+  const DeviceRates rates{{1'000'000'000'000}, {1'000'000'000'000}};
+  const auto time = [&](const char* optimizer) {
+    UpdateCost cost;
+    for (const ParameterShape& tensor : StageParameters(shape, {0, 1})) {
+      cost += OptimizerCost(optimizer, tensor);
+    }
+    return UpdateTime(cost, rates).count();
+  };
+  // 49152 elements in matrices, 9280 beside; AdamW moves 9 numbers of 4 bytes for each.
+  EXPECT_EQ(time("adamw"), 2104);
+  // Muon 13 for those in matrices, and Newton-Schulz: Σ 5 (4 · 64² · l + 2 · 64³), l = 192, 64,
+  // 256, 256, which is 73400320.
+  EXPECT_EQ(time("muon"), 2890 + 73'401);
 }
 
 TEST(OptimizerCost, NamesTheNearest) {

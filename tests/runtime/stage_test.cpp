@@ -308,6 +308,46 @@ TEST(StageNetwork, LeavesGapsZeroAndAddsToGradients) {
   }
 }
 
+TEST(StageNetwork, HalvesOfTheBackwardAreTheWhole) {
+  const NetworkShape shape = Small();
+  constexpr int kBatch = 2;
+  for (int stages = 1; stages <= 3; ++stages) {
+    StageChain<float> whole(shape, stages, kBatch);
+    StageChain<float> halves(shape, stages, kBatch);
+    Shake(whole, 0.05);
+    Shake(halves, 0.05);
+    // Twice, the weights' halves after both inputs' and in their order, into slots full of nothing.
+    std::vector<std::vector<std::vector<float>>> kept(2), activations(2);
+    std::vector<std::vector<uint8_t>> tokens, targets;
+    for (size_t i = 0; i < 2; ++i) {
+      tokens.push_back(RandomTokens(shape, kBatch, 23 + i));
+      targets.push_back(RandomTokens(shape, kBatch, 33 + i));
+      whole.Forward(tokens[i].data(), targets[i].data());
+      whole.Backward(tokens[i].data(), targets[i].data(), 0.01f);
+      halves.Forward(tokens[i].data(), targets[i].data());
+      for (size_t s = halves.networks.size(); s-- > 0;) {
+        const bool last = s + 1 == halves.networks.size();
+        auto& slot = kept[i].emplace_back(
+            static_cast<size_t>(halves.networks[s].kept_elements()), std::nanf(""));
+        halves.networks[s].BackwardInput(
+            halves.weights[s].data(), halves.activations[s].data(), targets[i].data(),
+            last ? nullptr : halves.input_gradients[s + 1].data(), 0.01f,
+            halves.input_gradients[s].data(), slot.data());
+        EXPECT_TRUE(s == 0 || halves.input_gradients[s] == whole.input_gradients[s]) << stages;
+      }
+      activations[i] = halves.activations;
+    }
+    for (size_t i = 0; i < 2; ++i) {
+      for (size_t s = 0; s < halves.networks.size(); ++s) {
+        halves.networks[s].BackwardWeight(activations[i][s].data(), tokens[i].data(),
+                                          kept[i][halves.networks.size() - 1 - s].data(),
+                                          halves.gradients[s].data());
+      }
+    }
+    EXPECT_EQ(halves.gradients, whole.gradients) << stages;
+  }
+}
+
 TEST(StageNetwork, RefusesVocabulariesThatBytesCannotName) {
   NetworkShape shape = Tiny();
   shape.vocabulary = 257;

@@ -154,8 +154,11 @@ TEST(Deadlock, TwoRanksThatWaitForEachOther) {
     const Program program(schedule, 1);
     FAIL();
   } catch (const ScheduleError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("deadlock"));
-    EXPECT_EQ(error.findings().size(), 2u);
+    ASSERT_EQ(error.findings().size(), 2u);
+    EXPECT_EQ(error.findings()[0].message,
+              "deadlock on any links: 0B0 (rank 0) → 1B0 (rank 1) → 1F1 → 0F1 (rank 0) → 0B0, each "
+              "waiting for the next");
+    EXPECT_EQ(error.findings()[1].message, "deadlock: rank 1 waits at 1F1 for 0F1");
     EXPECT_THAT(error.grid(), HasSubstr(">0B0<"));
     EXPECT_THAT(error.grid(), HasSubstr(">1F1<"));
   }
@@ -168,7 +171,54 @@ TEST(Deadlock, CollectivesInDifferentOrders) {
   const auto first =
       std::find_if(body.begin(), body.end(), [](const Action& a) { return a.kind == kAllReduce; });
   std::swap(*first, *(first + 1));
-  EXPECT_THROW(Program(s, 3), ScheduleError);
+  try {
+    const Program program(s, 3);
+    FAIL();
+  } catch (const ScheduleError& error) {
+    EXPECT_EQ(error.findings()[0].message,
+              "deadlock on any links: 0AR0 (rank 0) → 0AR0 (rank 1) → 1AR0 → 1AR0 (rank 0) → 0AR0, "
+              "each waiting for the next");
+  }
+}
+
+std::string Circle(const Schedule& schedule) {
+  try {
+    const Program program(schedule, 1);
+  } catch (const ScheduleError& error) {
+    return error.findings()[0].message;
+  }
+  return "";
+}
+
+TEST(Deadlock, OnOneRankAlone) {
+  EXPECT_EQ(Circle(FromCsv("1F0,0F0,1B0,0B0\n")),
+            "deadlock on any links: 1F0 (rank 0) → 0F0 → 1F0, each waiting for the next");
+}
+
+TEST(Deadlock, OfAnOverlappedPairNamesTheHalfThatWaits) {
+  EXPECT_EQ(Circle(FromCsv("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n1F0,1F1,1B0,1B1\n")),
+            "deadlock on any links: 0B0 (rank 0) → 1B0 (rank 1) → 1F1 → 0F1 (rank 0) → 0B0, each "
+            "waiting for the next");
+}
+
+TEST(Deadlock, OfAnUpdateBeforeItsReduction) {
+  Schedule s = Generate("1f1b", {.ranks = 2, .microbatches = 1, .norm = true});
+  auto& body = s.body[1];  // 1F0 1B0 0AR0 1U0
+  std::swap(body[2], body[3]);
+  EXPECT_EQ(Circle(s),
+            "deadlock on any links: 1U0 (rank 1) → 0AR0 → 1U0, each waiting for the next");
+}
+
+TEST(Deadlock, OfThoseBehindItTellsToo) {
+  const Schedule s = FromCsv("0F0,0B0,0F1,0B1\n1F1,1F0,1B0,1B1\n2F0,2F1,2B0,2B1\n");
+  try {
+    const Program program(s, 1);
+    FAIL();
+  } catch (const ScheduleError& error) {
+    ASSERT_EQ(error.findings().size(), 3u);
+    EXPECT_EQ(error.findings()[2].message,
+              "deadlock: rank 2 waits at 2F0 for 1F0, behind the circle");
+  }
 }
 
 TEST(Deadlock, FewerMicrobatchesThanRanksIsNone) {
@@ -246,7 +296,7 @@ void ExpectRuns(const Program& program) {
   }
   CountingObserver observer;
   const UnitCosts costs;
-  EXPECT_TRUE(Play(program, costs, PlayLinks{1, 1, 0}, observer).Run().empty());
+  EXPECT_TRUE(Play(program, costs, PlayLinks{.all = {1, 1}}, observer).Run().empty());
   EXPECT_EQ(observer.actions, expected);
   EXPECT_EQ(NeverDelayingSlots(program).size(), program.lanes().size());
 }
@@ -281,6 +331,42 @@ TEST(Damage, IsFoundOrHarmless) {
   }
   EXPECT_GT(refused, static_cast<int64_t>(kCases / 2));
   EXPECT_GT(harmless, 100);
+}
+
+// What the single pass over a plain schedule lets through has no findings, and it ends exactly if
+// it ends when it is played.
+TEST(PlainOrder, LetsNothingThrough) {
+  int plain = 0;
+  int deadlocks = 0;
+  for (int n = 0; n < 4000; ++n) {
+    constexpr const char* kNames[] = {"gpipe", "1f1b", "eager-1f1b", "zb-h1", "zb-v"};
+    Schedule schedule = Generate(kNames[n % 5], {.ranks = 3, .microbatches = 6});
+    const auto draw = [&](uint64_t key, size_t bound) {
+      return static_cast<size_t>(UniformBelow(RandomBits(static_cast<uint64_t>(n), key), bound));
+    };
+    if (n % 3 == 1) Damage(schedule, static_cast<uint64_t>(n));
+    for (uint64_t i = 0; n % 3 == 2 && i < 6; ++i) {  // an F goes behind or before a B
+      auto& body = schedule.body[draw(2 * i, 3)];
+      const size_t at = draw(2 * i + 1, body.size() - 1);
+      if (body[at].stage == body[at + 1].stage) std::swap(body[at], body[at + 1]);
+    }
+    if (!ValidateSizes(schedule).empty()) continue;
+    if (!FindPlainOrder(schedule)) continue;
+    ++plain;
+    ASSERT_EQ(FindingsOf(schedule), "") << n;
+    const bool ends = PlainOrderEnds(schedule);
+    bool lowered = true;
+    try {
+      const Program program(schedule, 1);
+    } catch (const ScheduleError& error) {
+      lowered = false;
+      EXPECT_THAT(error.what(), HasSubstr("deadlock"));
+    }
+    ASSERT_EQ(ends, lowered) << n;
+    deadlocks += ends ? 0 : 1;
+  }
+  EXPECT_GT(plain, 1400);
+  EXPECT_GT(deadlocks, 0);
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
+#include <vector>
 
 #include "models/random.h"
 #include "tests/sim/case.h"
@@ -277,26 +279,82 @@ TEST(ClosedForm, PublishedBubbleRates) {
   }
 }
 
+int64_t MakespanOf1F1B(int m, const std::vector<int64_t>& forward,
+                       const std::vector<int64_t>& backward) {
+  const Case c{.schedule = "1f1b", .p = static_cast<int>(forward.size()), .m = m};
+  const Program program = ProgramOf(c, 1);
+  Costs costs = CostsOf(c, c.p);
+  for (size_t s = 0; s < forward.size(); ++s) {
+    costs.forward[s] = Nanoseconds{forward[s]};
+    costs.backward[s] = Nanoseconds{backward[s]};
+  }
+  return Simulate(program, ActionTimes(program, costs)).metrics.makespan.count();
+}
+
+// 1F1B of uneven stages without transfers takes at most Σ(F + B) + (m − 1)(max F + max B): its
+// longest path repeats forwards at one stage and backwards at another. The estimate of Alpa and
+// others has max(F + B) there, which is the same where one stage has both maxima, as with F and B
+// in one ratio, and not a bound where none has.
 TEST(ClosedForm, UnevenStagesOf1F1BStayBelowTheEstimate) {
-  for (uint64_t n = 0; n < 600; ++n) {
-    const int p = 1 + static_cast<int>(RandomBits(4, 100 * n) % 8);
-    const int m = 1 + static_cast<int>(RandomBits(4, 100 * n + 1) % 20);
-    const Case c{.schedule = "1f1b", .p = p, .m = m};
-    const Program program = ProgramOf(c, 1);
-    Costs costs = CostsOf(c, p);
-    int64_t sum = 0;
-    int64_t most = 0;
-    for (int s = 0; s < p; ++s) {
-      const auto i = static_cast<size_t>(s);
-      const auto at = 100 * n + 2 + static_cast<uint64_t>(s);
-      costs.forward[i] = Nanoseconds{RandomBits(4, at) % 1000};
-      costs.backward[i] = costs.forward[i] * (1 + n % 3);
-      const int64_t both = (costs.forward[i] + costs.backward[i]).count();
-      sum += both;
-      most = std::max(most, both);
+  int below = 0;
+  for (uint64_t n = 0; n < 1200; ++n) {
+    const auto draw = [&](uint64_t key, uint64_t bound) {
+      return static_cast<int64_t>(RandomBits(4, 100 * n + key) % bound);
+    };
+    const auto p = static_cast<size_t>(1 + draw(0, 8));
+    const int m = 1 + static_cast<int>(draw(1, 20));
+    const bool one_ratio = n % 2 == 0;
+    std::vector<int64_t> forward;
+    std::vector<int64_t> backward;
+    int64_t both = 0;
+    for (size_t s = 0; s < p; ++s) {
+      forward.push_back(draw(2 + s, 1000));
+      backward.push_back(one_ratio ? forward[s] * static_cast<int64_t>(1 + n % 3)
+                                   : draw(20 + s, 1000));
+      both = std::max(both, forward[s] + backward[s]);
     }
-    const Simulation s = Simulate(program, ActionTimes(program, costs));
-    ASSERT_LE(s.metrics.makespan.count(), sum + (m - 1) * most);
+    const int64_t sum = std::accumulate(forward.begin(), forward.end(), int64_t{0}) +
+                        std::accumulate(backward.begin(), backward.end(), int64_t{0});
+    const int64_t most = *std::max_element(forward.begin(), forward.end()) +
+                         *std::max_element(backward.begin(), backward.end());
+    const int64_t makespan = MakespanOf1F1B(m, forward, backward);
+    ASSERT_LE(makespan, sum + (m - 1) * most) << n;
+    if (most == both) {
+      ++below;
+      ASSERT_LE(makespan, sum + (m - 1) * both) << n;
+    }
+  }
+  EXPECT_GT(below, 600);
+  // Σ = 75 and max(F + B) = 27, so the estimate is 102; max F + max B = 38.
+  EXPECT_EQ(MakespanOf1F1B(2, {19, 12, 4, 3}, {8, 5, 19, 5}), 105);
+}
+
+// The update of batch t in front of the first forward of batch t + 2. Where stage 0 runs ahead,
+// batch t + 1 ends behind that update, w_0 pairs later: its reduction is on a cycle with the
+// update. Where it does not (p = 1), the reduction of batch t + 1 is ready in front of that update
+// already: only the lanes' own cycles are left, and the form max(m(F + B), ar) + u is too long by u
+// at most.
+TEST(ClosedForm, LateUpdates) {
+  for (int p = 1; p <= 5; ++p) {
+    for (int m = std::max(1, p - 1); m <= 2 * p + 2; ++m) {
+      for (const int64_t update : {0, 50, 4000}) {
+        for (const int64_t reduction : {0, 700, 3000, 9000, 9001, 50'000}) {
+          const int64_t pairs = int64_t{m} * 3000;
+          const int64_t slack = int64_t{m - (p - 1)} * 3000;
+          const int64_t expected =
+              p == 1 ? std::max(pairs + update, reduction)
+                     : pairs + update + std::max<int64_t>(0, reduction - slack);
+          ASSERT_EQ(Step({.schedule = "2bw",
+                          .p = p,
+                          .m = m,
+                          .update = update,
+                          .reduction = reduction,
+                          .options = {.reduction = true, .late_update = true}}),
+                    Fraction(expected))
+              << p << ' ' << m << ' ' << update << ' ' << reduction;
+        }
+      }
+    }
   }
 }
 

@@ -308,18 +308,41 @@ TEST(Contended, IsTheSameEveryTime) {
   EXPECT_EQ(first.metrics.step_time, second.metrics.step_time);
 }
 
-// Flows have no exact steady state; the mean of a run without sharing must come close to it.
-TEST(Contended, MeanStepIsThatOfTheSteadyState) {
+// Where nothing ever slows anything else, the step time is that of lanes with wires of their own.
+TEST(Contended, StepTimeIsExactWhereNothingIsSlowed) {
   for (const char* schedule : {"1f1b", "gpipe", "2bw", "pipedream"}) {
-    const Program program = Lowered(schedule, 4, 8, 40);
+    const Program program = Lowered(schedule, 4, 5, 3);
     Costs costs = UniformCosts(4, 1000, 2000);
+    costs.activation_bytes = 40;
+    costs.p2p_bandwidth = Bandwidth{kGiga};
     costs.p2p_latency = Nanoseconds{100};
-    const ActionTimes times(program, costs);
-    const Cluster line = LineCluster(4, {{}, Nanoseconds{100}, true});
-    const StepTime exact = Simulate(program, times).metrics.step_time;
-    const StepTime mean = On(line, program, costs).metrics.step_time;
-    EXPECT_LE(std::abs((mean.RoundedUp() - exact.RoundedUp()).count()), 100) << schedule;
+    const SteadyState wires = ExactSteadyState(program, ActionTimes(program, costs));
+    const Simulation line = On(LineCluster(4, Spec(kGiga, 100)), program, costs);
+    EXPECT_TRUE(line.exact) << schedule;
+    EXPECT_EQ(line.metrics.step_time, wires.step_time) << schedule;
+    EXPECT_EQ(line.steady.critical_ranks, wires.critical_ranks) << schedule;
+    EXPECT_EQ(line.steady.critical_lanes, wires.critical_lanes) << schedule;
   }
+  // On the way from rank 0 to rank 1 lies rank 2, to which rank 1 sends: they meet on one channel.
+  ClusterParts parts = LineCluster(3, Spec(kGiga, 100, false)).parts();
+  parts.ranks = {0, 2, 1};
+  const Program program = Lowered("gpipe", 3, 5, 3);
+  const Simulation shared = On(Cluster(parts), program, UniformCosts(3, 1000, 2000, 3000));
+  EXPECT_FALSE(shared.exact);
+  EXPECT_TRUE(shared.steady.critical_ranks.empty());
+}
+
+// A ring of two: 2 rounds of half the gradients, on the way between the replicas alone.
+TEST(Contended, ReductionsAloneHaveAnExactStepTime) {
+  const Program program = Lowered("2bw", 2, 4, 3, {.reduction = true});
+  const Costs costs = UniformCosts(2, 1000, 2000);
+  const Cluster full = FullCluster(4, Spec(kGiga, 100));
+  const NetworkOptions options{.replicas = 2, .gradient_bytes = {8000, 8000}};
+  const Simulation s = On(full, program, costs, options);
+  ASSERT_TRUE(s.exact);
+  EXPECT_EQ(s.alone->OfReduction(0), 2 * (4000 + 100));
+  // 4 · (3000 + 2 · 100 / 2), and three pairs to hide 8200 behind.
+  EXPECT_EQ(s.metrics.step_time, (StepTime{12'400, 1}));
 }
 
 TEST(Contended, OptionsThatDoNotFitAreNamed) {

@@ -194,7 +194,7 @@ TEST(Oracle, BoundedSlotsInSteadyStateAreTheMeanOfLongRuns) {
       const Case c{.schedule = schedule, .m = 5, .latency = 700, .occupancy = 900};
       const Program program(Generate(schedule, options), 1);
       const ActionTimes times(program, CostsOf(c, 4));
-      const StepTime exact = ExactSteadyState(program, times, slots).step_time;
+      const StepTime exact = ExactSteadyState(program, times, {.receive_slots = slots}).step_time;
       const auto makespan = [&](int64_t steps) {
         return Simulate(program.WithSteps(steps), times, {.receive_slots = slots})
             .metrics.makespan.count();

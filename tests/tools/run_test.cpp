@@ -112,6 +112,50 @@ TEST(Run, SaysThatItDiverged) {
   }
 }
 
+TEST(Run, TrainsEveryKnownSchedule) {
+  const Workplace place;
+  const nlohmann::json list =
+      nlohmann::json::parse(place.Pipelag("list --format json").out).at("schedules");
+  EXPECT_GE(list.size(), 14u);
+  for (const auto& entry : list) {
+    const auto name = entry.at("name").get<std::string>();
+    const std::string sizes = " --ranks 2 --microbatches 4 --schedule " + name;
+    const nlohmann::json threads = Trained(place, sizes);
+    EXPECT_EQ(threads.at("weights_sha256"), Digest(place, "--backend serial" + sizes)) << name;
+    EXPECT_EQ(threads.at("stages"), name == "dualpipe" ? 2 : threads.at("per_stage").size());
+  }
+}
+
+TEST(Run, EmulatedIsHeldAgainstItsSimulation) {
+  const Workplace place;
+  const std::string job =
+      "--schedule 1f1b,dualpipe --ranks 4 --microbatches 8 --forward 1ms,1ms,2ms,1ms --backward 2ms "
+      "--backward-input 1ms --backward-weight 1ms --update 500us --activation-bytes 64KiB "
+      "--p2p-latency 100us";
+  const Outcome outcome =
+      place.Pipelag("run --compute emulated --repeat 3 --traces out --format json " + job);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+  const auto results = nlohmann::json::parse(outcome.out).at("results");
+  ASSERT_EQ(results.size(), 2u);
+  for (const auto& result : results) {
+    EXPECT_EQ(result.at("stages"), 4);
+    EXPECT_EQ(result.at("steps"), 1);
+    EXPECT_EQ(result.at("repetitions"), 3);
+    EXPECT_GE(result.at("makespan_ns"), result.at("predicted").at("makespan_ns"));
+    EXPECT_FALSE(result.contains("weights_sha256"));
+  }
+  const auto simulated = nlohmann::json::parse(
+      place.Pipelag("simulate --format json " + job).out);
+  EXPECT_EQ(results[0].at("predicted").at("makespan_ns"),
+            simulated.at("results")[0].at("makespan_ns"));
+  EXPECT_EQ(place.Pipelag("compare out/dualpipe.measured.json out/dualpipe.simulated.json --warm-up 0")
+                .exit_code,
+            0);
+  EXPECT_NE(place.Pipelag("run --compute emulated " + job).out.find("simulated"),
+            std::string::npos);
+}
+
 TEST(Run, BadInputEndsWithOneSentence) {
   const Workplace place;
   place.Write("short.txt", "too short");
@@ -132,6 +176,13 @@ TEST(Run, BadInputEndsWithOneSentence) {
       {good + "--trace nowhere/trace.json", "nowhere/trace.json"},
       {good + "--loss nowhere/loss.csv", "nowhere/loss.csv"},
       {good + "--predict-from gpipe", "--predict-from"},
+      {good + "--forward 1ms", "--compute emulated"},
+      {good + "--compute fake", "emulated"},
+      {good + "--compute emulated --optimizer sgd", "trains nothing"},
+      {"--schedule 1f1b,zb-h1 --ranks 2 --microbatches 2 --predict-from 1f1b", "I and W"},
+      {"--schedule 1f1b,zb-v --ranks 2 --microbatches 2 --predict-from zb-v", "zb-v has 4 stages"},
+      {"--schedule dualpipe --ranks 2 --microbatches 4 --predict-from dualpipe", "directions"},
+      {"--schedule dualpipe --ranks 3 --microbatches 6", "must be even"},
       {good + "--split 1,2", "3 layers"},
       {good + "--split 4", "--split"},
       {good + "--clip-norm", "--clip-norm"},
@@ -149,6 +200,18 @@ TEST(Run, BadInputEndsWithOneSentence) {
   const Outcome uneven =
       place.Pipelag("run --heads 3 --hidden 16 --ranks 2 --microbatches 2 --schedule gpipe");
   EXPECT_EQ(uneven.exit_code, 2);
+  const std::string emulated = "run --compute emulated --ranks 2 --microbatches 2 ";
+  for (const auto& [flags, expected] : std::vector<std::pair<std::string, std::string>>{
+           {"--schedule 1f1b --forward 1ms", "--backward is missing"},
+           {"--schedule 1f1b --forward 1ms,1ms,1ms --backward 1ms", "--forward"},
+           {"--schedule zb-h1 --forward 1ms --backward 1ms", "--backward-input"},
+           {"--schedule 1f1b --reduction 1ms", "replicas"},
+           {"--schedule 1f1b,gpipe --trace one.json", "--traces"}}) {
+    const Outcome outcome = place.Pipelag(emulated + flags);
+    EXPECT_EQ(outcome.exit_code, 2) << flags;
+    EXPECT_NE(outcome.err.find(expected), std::string::npos) << flags << ": " << outcome.err;
+    EXPECT_EQ(outcome.out, "") << flags;
+  }
   EXPECT_NE(uneven.err.find("--heads 3 does not divide --hidden 16"), std::string::npos);
   EXPECT_EQ(place.Files(), (std::vector<std::string>{"empty.txt", "short.txt"}));
 }

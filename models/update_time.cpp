@@ -1,0 +1,62 @@
+#include "models/update_time.h"
+
+#include <cmath>
+#include <limits>
+
+#include "models/error.h"
+
+namespace pipelag {
+namespace {
+
+constexpr Bytes kBytesPerFloat = 4;
+
+}  // namespace
+
+std::vector<ParameterShape> StageParameters(const NetworkShape& shape, LayerRange range) {
+  CheckShape(shape);
+  CHECK(range.first >= 0 && range.first < range.last && range.last <= shape.layers);
+  const int64_t c = shape.hidden;
+  std::vector<ParameterShape> tensors;
+  const auto embedding = [&](int64_t rows) {
+    tensors.push_back({rows, c, ParameterKind::kEmbedding});
+  };
+  const auto vector = [&](int64_t size) { tensors.push_back({size, 1, ParameterKind::kVector}); };
+  const auto linear = [&](int64_t rows, int64_t cols) {
+    tensors.push_back({rows, cols, ParameterKind::kMatrix});
+    vector(rows);
+  };
+  const auto norm = [&] {
+    vector(c);
+    vector(c);
+  };
+  if (range.first == 0) {
+    embedding(shape.vocabulary);
+    embedding(shape.sequence);
+  }
+  for (int layer = range.first; layer < range.last; ++layer) {
+    norm();
+    linear(3 * c, c);
+    linear(c, c);
+    norm();
+    linear(4 * c, c);
+    linear(c, 4 * c);
+  }
+  if (range.last == shape.layers) {
+    norm();
+    embedding(shape.vocabulary);
+  }
+  return tensors;
+}
+
+Nanoseconds UpdateTime(const UpdateCost& cost, const DeviceRates& rates) {
+  CHECK(rates.compute.flops_per_second > 0);
+  const Nanoseconds passes = TransferTime(cost.floats_moved * kBytesPerFloat, rates.memory);
+  const long double products = std::ceil(static_cast<long double>(cost.matrix_flops) * 1e9L /
+                                         static_cast<long double>(rates.compute.flops_per_second));
+  if (products > static_cast<long double>(std::numeric_limits<int64_t>::max() / 2)) {
+    throw Error("an optimizer update would take longer than 146 years");
+  }
+  return passes + Nanoseconds{static_cast<int64_t>(products)};
+}
+
+}  // namespace pipelag

@@ -1,0 +1,20 @@
+// Runs a program for real, with real messages between threads, but with devices and links that only
+// take their time: schedules of many ranks on few cores. Knows no network.
+#pragma once
+
+#include "models/costs.h"
+#include "models/schedule/program.h"
+#include "runtime/cpu/threads.h"
+#include "traces/trace.h"
+
+namespace pipelag {
+
+/// The trace of the run. Its lanes are those of the simulator: compute by `costs`, messages of
+/// `costs.activation_bytes` over links of their bandwidth and latency, collectives in no time.
+/// Pairs that overlap are done one after the other (Unpaired). `deadline`: of one wait for another
+/// rank. Throws Error for a schedule that the runtime cannot run, if the costs are not for its
+/// stages or lack a time, or if a rank fails.
+Trace Emulate(const Program& program, const Costs& costs, Nanoseconds deadline,
+              const Interposer& interpose = {});
+
+}  // namespace pipelag

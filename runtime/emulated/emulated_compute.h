@@ -1,0 +1,45 @@
+// A device that takes the times it is given and computes nothing: it sleeps, so that many more
+// ranks than cores run side by side as if each had a device of its own. Knows no network.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "models/costs.h"
+#include "runtime/compute.h"
+#include "runtime/cpu/arena.h"
+#include "runtime/rank_plan.h"
+#include "runtime/run_control.h"
+
+namespace pipelag {
+
+/// Stages of one rank, used by one thread. An action starts when the lane is free and its messages
+/// have arrived, as on a device that has its work queued: that the thread notices late is no delay
+/// unless it is still asleep when the action should have ended. It ends when the clock says so,
+/// never before its time is over. Collectives take no time of the compute lane.
+class EmulatedCompute : public Compute {
+ public:
+  /// `costs` by slice; throws Error if they lack a kind that is then asked for. `control` is
+  /// borrowed.
+  EmulatedCompute(const RankPlan& plan, const Costs& costs, const RunControl& control);
+
+  std::byte* MessageBuffer(int lane, int index) override;
+  /// Empty: there are no gradients.
+  std::span<float> GradientBuffer(int stage, int index) override;
+  EventPtr Start(const ComputeTask& task, std::span<const EventPtr> after) override;
+
+ private:
+  Nanoseconds DurationOf(const RunAction& action) const;
+  Nanoseconds SleepUntil(Nanoseconds end) const;
+
+  RankPlan plan_;
+  Costs costs_;
+  const RunControl& control_;
+  size_t message_bytes_;
+  std::unique_ptr<Arena> arena_;
+  std::vector<std::pair<int, std::vector<std::byte*>>> messages_;  // by lane
+  bool started_ = false;
+  Nanoseconds lane_free_{0};
+};
+
+}  // namespace pipelag

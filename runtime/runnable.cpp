@@ -1,0 +1,104 @@
+#include "runtime/runnable.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace pipelag {
+namespace {
+
+using Purpose = CollectiveGroup::Purpose;
+
+bool IsMember(const CollectiveGroup& group, int placed) {
+  return std::binary_search(group.stages.begin(), group.stages.end(), placed);
+}
+
+/// Every copy of a slice, in one group and no other.
+void CheckCopies(const Schedule& schedule) {
+  if (schedule.streams == 1) return;
+  for (int slice = 0; slice < schedule.stages; ++slice) {
+    std::vector<int> copies;
+    for (int stream = 0; stream < schedule.streams; ++stream) {
+      copies.push_back(schedule.PlacedStage(stream, slice));
+    }
+    const auto exchanges = [&](const CollectiveGroup& group) {
+      return group.purpose == Purpose::kWeights && group.stages == copies;
+    };
+    if (std::none_of(schedule.groups.begin(), schedule.groups.end(), exchanges)) {
+      throw Error(
+          fmt::format("{} holds stage {} {} times, but has no group of purpose 'weights' over its "
+                      "copies, whose "
+                      "weights would drift apart",
+                      schedule.name, slice, schedule.streams));
+    }
+  }
+}
+
+void CheckGroups(const Schedule& schedule) {
+  std::vector<int> exchanges(schedule.placement.size());
+  for (const CollectiveGroup& group : schedule.groups) {
+    if (group.purpose == Purpose::kReplicas) {
+      throw Error(fmt::format("the runtime has no replicas whose gradients {} could reduce",
+                              schedule.name));
+    }
+    if (group.purpose != Purpose::kWeights) continue;
+    for (const int stage : group.stages) {
+      const int slice = schedule.SliceOf(stage);
+      if (slice != schedule.SliceOf(group.stages.front())) {
+        throw Error(
+            fmt::format("{} adds up the gradients of stages {} and {}, which are not copies",
+                        schedule.name, schedule.SliceOf(group.stages.front()), slice));
+      }
+      if (++exchanges[static_cast<size_t>(stage)] > 1) {
+        throw Error(fmt::format("{} adds up the gradients of stage {} more than once",
+                                schedule.name, slice));
+      }
+    }
+  }
+}
+
+/// In the order of a rank, the norm stands behind every exchange of the gradients it is taken of.
+void CheckNorm(const Schedule& schedule, const std::vector<Action>& body) {
+  const auto reduces = [&](const Action& action, Purpose purpose) {
+    return action.kind == ActionKind::kAllReduce &&
+           schedule.groups[action.stage].purpose == purpose;
+  };
+  for (size_t i = 0; i < body.size(); ++i) {
+    if (!reduces(body[i], Purpose::kNorm)) continue;
+    for (size_t k = 0; k < body.size(); ++k) {
+      if (!reduces(body[k], Purpose::kWeights)) continue;
+      // Of one batch: that with the greater relative step stands in the earlier repetition.
+      if (body[k].microbatch != body[i].microbatch ? body[k].microbatch > body[i].microbatch
+                                                   : k < i) {
+        continue;
+      }
+      throw Error(fmt::format("{} takes the norm of gradients before their copies are added",
+                              schedule.name));
+    }
+  }
+}
+
+}  // namespace
+
+void CheckRunnable(const Schedule& schedule) {
+  CheckGroups(schedule);
+  CheckCopies(schedule);
+  for (const auto& body : schedule.body) CheckNorm(schedule, body);
+}
+
+Program Unpaired(const Program& program) {
+  Schedule schedule = program.schedule();
+  for (auto& body : schedule.body) {
+    for (Action& action : body) action.overlaps_next = false;
+  }
+  return Program(std::move(schedule), program.steps());
+}
+
+const CollectiveGroup* WeightGroupOf(const Schedule& schedule, int placed) {
+  for (const CollectiveGroup& group : schedule.groups) {
+    if (group.purpose == Purpose::kWeights && IsMember(group, placed)) return &group;
+  }
+  return nullptr;
+}
+
+}  // namespace pipelag

@@ -1,0 +1,20 @@
+// What the runtime asks of a schedule beyond its being valid, so that one network is trained and
+// not several. Knows no backend.
+#pragma once
+
+#include "models/schedule/program.h"
+
+namespace pipelag {
+
+/// Throws Error saying why the schedule cannot be run: replicas that nobody else holds, copies of a
+/// stage that do not add up their gradients, a norm taken before they have.
+void CheckRunnable(const Schedule& schedule);
+
+/// The group over which the copies of a placed stage add up their gradients; null with one copy.
+const CollectiveGroup* WeightGroupOf(const Schedule& schedule, int placed);
+
+/// The same program as ranks with one compute lane execute it: what overlaps is done one after the
+/// other, the F first.
+Program Unpaired(const Program& program);
+
+}  // namespace pipelag

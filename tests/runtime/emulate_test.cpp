@@ -1,0 +1,144 @@
+// Devices that only take their time: the run is the simulator's but for what the machine is late.
+#include "runtime/emulated/emulate.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <tuple>
+
+#include "models/schedule/generators.h"
+#include "runtime/runnable.h"
+#include "sim/simulator.h"
+
+namespace pipelag {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+Costs Times(int stages, Nanoseconds forward) {
+  const auto count = static_cast<size_t>(stages);
+  Costs costs;
+  costs.forward.assign(count, forward);
+  costs.backward_input.assign(count, forward);
+  costs.backward_weight.assign(count, forward);
+  costs.update.assign(count, forward / 2);
+  costs.activation_bytes = 4096;
+  costs.p2p_latency = microseconds(100);
+  costs.p2p_bandwidth = {40'960'000};  // 100 us a message
+  return costs;
+}
+
+using Key = std::tuple<int, ActionKind, int, int64_t, int>;
+
+std::map<Key, Span> ByAction(const Trace& trace) {
+  std::map<Key, Span> spans;
+  for (const Span& span : trace.spans) {
+    spans[{span.rank, span.kind, span.stage, span.microbatch, span.peer}] = span;
+  }
+  return spans;
+}
+
+/// Everything the simulator does is done, in its order on every lane, never before its time is over
+/// and never before what it needs.
+void ExpectConsistent(const Program& program, const Costs& costs, const Trace& trace) {
+  const Trace simulated = Simulate(program, ActionTimes(program, costs), {.spans = true}).trace;
+  const auto real = ByAction(trace);
+  const auto ideal = ByAction(simulated);
+  ASSERT_EQ(real.size(), ideal.size());
+  for (const auto& [key, span] : ideal) {
+    const auto found = real.find(key);
+    ASSERT_NE(found, real.end()) << SpanName(span);
+    const Span& own = found->second;
+    EXPECT_GE(own.end - own.start, span.end - span.start) << SpanName(span);
+    EXPECT_GE(own.end, span.end) << SpanName(span);  // the simulator is never late
+    EXPECT_EQ(own.weight_version, span.weight_version) << SpanName(span);
+    EXPECT_EQ(own.bytes, span.bytes) << SpanName(span);
+  }
+  ASSERT_EQ(trace.spans.size(), simulated.spans.size());
+  for (size_t i = 0; i < trace.spans.size(); ++i) {
+    const Span& a = trace.spans[i];
+    const Span& b = simulated.spans[i];
+    // The order on every lane, receives by their delivery.
+    EXPECT_EQ(std::tuple(a.rank, LaneNumber(a, trace.ranks)),
+              std::tuple(b.rank, LaneNumber(b, trace.ranks)));
+    if (!OnComputeLane(a.kind)) continue;
+    EXPECT_EQ(SpanName(a), SpanName(b));
+    if (i > 0 && trace.spans[i - 1].rank == a.rank) {
+      EXPECT_GE(a.start, trace.spans[i - 1].end) << SpanName(a);
+    }
+  }
+}
+
+struct Case {
+  std::string schedule;
+  int ranks;
+  int microbatches;
+};
+
+class Emulated : public testing::TestWithParam<Case> {};
+
+TEST_P(Emulated, IsTheSimulatedRunButLater) {
+  const Case& c = GetParam();
+  const Program program = Unpaired(
+      Program(Generate(c.schedule, {.ranks = c.ranks, .microbatches = c.microbatches}), 2));
+  const Costs costs = Times(program.schedule().stages, microseconds(500));
+  ExpectConsistent(program, costs, Emulate(program, costs, std::chrono::minutes(1)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedules, Emulated,
+                         testing::Values(Case{"1f1b", 16, 16}, Case{"2bw", 16, 16},
+                                         Case{"zb-h1", 16, 16}, Case{"interleaved-1f1b", 16, 16},
+                                         Case{"dualpipe", 4, 8}, Case{"zb-v", 1, 2},
+                                         Case{"gpipe", 64, 4}),
+                         [](const auto& parameter) {
+                           std::string name;
+                           for (const std::string::value_type c : parameter.param.schedule)
+                             name += c == '-' ? '_' : c;
+                           return name;
+                         });
+
+TEST(Emulation, NeedsATimeForEveryKindAndStage) {
+  const Program program(Generate("zb-h1", {.ranks = 2, .microbatches = 2}), 1);
+  Costs costs = Times(2, microseconds(100));
+  costs.backward = costs.backward_input;
+  costs.backward_input.clear();
+  EXPECT_THROW(Emulate(program, costs, milliseconds(100)), Error);
+  EXPECT_THROW(Emulate(program, Times(3, microseconds(100)), milliseconds(100)), Error);
+}
+
+/// Fails at once.
+class Broken : public Compute {
+ public:
+  explicit Broken(Compute& inner) : inner_(inner) {}
+  std::byte* MessageBuffer(int lane, int index) override {
+    return inner_.MessageBuffer(lane, index);
+  }
+  std::span<float> GradientBuffer(int stage, int index) override {
+    return inner_.GradientBuffer(stage, index);
+  }
+  EventPtr Start(const ComputeTask&, std::span<const EventPtr>) override {
+    throw Error("the device is broken");
+  }
+
+ private:
+  Compute& inner_;
+};
+
+TEST(Emulation, DoesNotSleepThroughTheEndOfTheRun) {
+  const Program program(Generate("gpipe", {.ranks = 2, .microbatches = 2}), 1);
+  std::unique_ptr<Broken> broken;
+  const auto begun = std::chrono::steady_clock::now();
+  EXPECT_THROW(Emulate(program, Times(2, std::chrono::hours(1)), std::chrono::hours(24),
+                       [&](int rank, RankBackend inner, RunControl&) {
+                         if (rank == 0) return inner;
+                         broken = std::make_unique<Broken>(*inner.compute);
+                         return RankBackend{broken.get(), inner.transport};
+                       }),
+               Error);
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(30));
+}
+
+}  // namespace
+}  // namespace pipelag

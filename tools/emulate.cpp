@@ -1,0 +1,158 @@
+#include "tools/emulate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "models/file.h"
+#include "runtime/emulated/emulate.h"
+#include "runtime/runnable.h"
+#include "sim/simulator.h"
+#include "tools/flags.h"
+#include "tools/result.h"
+#include "tools/table.h"
+#include "tools/training_flags.h"
+#include "traces/chrome.h"
+#include "traces/series.h"
+#include "traces/versions.h"
+
+namespace pipelag {
+namespace {
+
+struct Emulated {
+  Program program;
+  Costs costs;
+  std::vector<Trace> runs;
+  SeriesSummary summary;
+  Simulation simulated;
+
+  const Trace& typical() const { return runs[summary.typical]; }
+  double MakespanError() const {
+    return static_cast<double>(simulated.metrics.makespan.count()) /
+               static_cast<double>(summary.metrics.makespan.count()) -
+           1;
+  }
+};
+
+void RefuseTraining(const Arguments& arguments) {
+  std::vector<Flag> flags = TrainingFlags();
+  std::erase_if(flags, [](const Flag& flag) { return flag.name == "deadline"; });
+  for (const char* name : {"backend", "delay", "loss", "predict-from"}) {
+    flags.push_back({name, "", ""});
+  }
+  RefuseGiven(arguments, flags, "--compute emulated trains nothing");
+}
+
+std::vector<Emulated> RunAll(const Arguments& arguments) {
+  std::vector<Emulated> all;
+  for (const NamedSchedule& named : SchedulesOf(arguments)) {
+    Program program = Unpaired(Lower(named, arguments));
+    Costs costs = CostsOf(arguments, program.schedule().stages);
+    Simulation simulated = Simulate(program, ActionTimes(program, costs), {.spans = true});
+    all.push_back({std::move(program), std::move(costs), {}, {}, std::move(simulated)});
+  }
+  const Nanoseconds deadline =
+      arguments.Has("deadline") ? arguments.Duration("deadline") : TrainingOptions().deadline;
+  for (int64_t i = 0; i < arguments.CountOr("repeat", 1); ++i) {
+    for (Emulated& one : all) {
+      one.runs.push_back(Emulate(one.program, one.costs, deadline));
+    }
+  }
+  const int64_t warm_up = WarmUpOf(arguments);
+  for (Emulated& one : all) {
+    std::vector<const Trace*> traces;
+    for (const Trace& run : one.runs) traces.push_back(&run);
+    one.summary = Summarise(traces, warm_up);
+  }
+  return all;
+}
+
+std::string TextOf(const std::vector<Emulated>& all) {
+  std::vector<std::vector<std::string>> rows = {{"schedule", "makespan", "simulated", "error",
+                                                 "step", "spread", "simulated", "error", "bubble",
+                                                 "simulated"}};
+  for (const Emulated& one : all) {
+    const Metrics& measured = one.summary.metrics;
+    const Metrics& simulated = one.simulated.metrics;
+    rows.push_back({one.program.schedule().name, FormatDuration(measured.makespan),
+                    FormatDuration(simulated.makespan),
+                    fmt::format("{:+.2f} %", 100 * one.MakespanError()),
+                    FormatDuration(measured.step_time.RoundedUp()),
+                    fmt::format("{} .. {}", FormatDuration(one.summary.least.RoundedUp()),
+                                FormatDuration(one.summary.greatest.RoundedUp())),
+                    FormatDuration(simulated.step_time.RoundedUp()),
+                    fmt::format("{:+.2f} %", 100 * one.summary.ErrorOf(simulated.step_time)),
+                    FormatShare(measured.bubble.idle_of_makespan),
+                    FormatShare(simulated.bubble.idle_of_makespan)});
+  }
+  const Trace& first = all.front().typical();
+  return fmt::format("emulated on {} threads: {}, {} a step, {}\n\n{}", first.ranks,
+                     Counted(first.ranks, "rank"), Counted(first.microbatches, "micro-batch"),
+                     Counted(first.steps, "step"), FormatTable(rows));
+}
+
+nlohmann::ordered_json JsonOf(const Emulated& one) {
+  RunResult result;
+  result.trace = one.typical();
+  result.stages = one.program.schedule().stages;
+  result.metrics = one.summary.metrics;
+  result.versions = MeasuredVersions(one.typical());
+  Explain(result);
+  nlohmann::ordered_json json = ResultJson(result);
+  const Metrics& simulated = one.simulated.metrics;
+  json["repetitions"] = one.runs.size();
+  json["step_time_min_ns"] = one.summary.least.RoundedUp().count();
+  json["step_time_max_ns"] = one.summary.greatest.RoundedUp().count();
+  json["predicted"] = {{"makespan_ns", simulated.makespan.count()},
+                       {"makespan_error", one.MakespanError()},
+                       {"step_time_ns", simulated.step_time.RoundedUp().count()},
+                       {"error", one.summary.ErrorOf(simulated.step_time)},
+                       {"bubble_steady_state", simulated.bubble.steady_state}};
+  return json;
+}
+
+void WriteFolder(const std::filesystem::path& folder, const std::vector<Emulated>& all) {
+  std::vector<std::pair<std::string, const Trace*>> labelled;
+  for (const Emulated& one : all) {
+    const std::string& name = one.program.schedule().name;
+    labelled.emplace_back(name + " measured", &one.typical());
+    labelled.emplace_back(name + " simulated", &one.simulated.trace);
+    WriteFile(folder / (name + ".measured.json"), ToChrome(one.typical()));
+    WriteFile(folder / (name + ".simulated.json"), ToChrome(one.simulated.trace));
+  }
+  WriteFile(folder / "side-by-side.json", ToChrome(labelled));
+}
+
+}  // namespace
+
+int RunEmulated(const Arguments& arguments) {
+  RefuseTraining(arguments);
+  const bool json = WantsJson(arguments);
+  const std::string trace = arguments.TextOr("trace", "");
+  const std::filesystem::path folder = arguments.TextOr("traces", "");
+  if (!trace.empty()) {
+    CheckWritable(trace);
+    if (arguments.Texts("schedule").size() > 1) {
+      throw Error("--trace holds one schedule; several go to a folder with --traces");
+    }
+  }
+  if (!folder.empty()) {
+    std::filesystem::create_directories(folder);
+    CheckWritable(folder / "side-by-side.json");
+  }
+  const std::vector<Emulated> all = RunAll(arguments);
+  if (!trace.empty()) WriteFile(trace, ToChrome(all.front().typical()));
+  if (!folder.empty()) WriteFolder(folder, all);
+  if (!json) {
+    fmt::print("{}", TextOf(all));
+    return 0;
+  }
+  std::vector<nlohmann::ordered_json> results;
+  for (const Emulated& one : all) results.push_back(JsonOf(one));
+  fmt::print("{}", JsonText(std::move(results)));
+  return 0;
+}
+
+}  // namespace pipelag
