@@ -104,7 +104,7 @@ std::string TimesText(const std::vector<TimeToLoss>& times) {
 
 std::string PayoffsText(const std::vector<Payoff>& payoffs) {
   std::vector<std::vector<std::string>> table = {{"schedule", "against", "optimizer", "correction",
-                                                  "throughput", "sooner down to loss", "target",
+                                                  "throughput", "lowest loss, sooner", "target",
                                                   "cancelled by"}};
   for (const Payoff& payoff : payoffs) {
     const std::string down_to =
