@@ -38,17 +38,17 @@ Program::Program(Schedule schedule, int64_t steps)
   if (!findings.empty()) throw ScheduleError(*schedule_, std::move(findings));
   if (std::optional<PlainOrder> plain = FindPlainOrder(*schedule_)) {
     TakePlain(std::move(*plain));
-    return;
+  } else {
+    findings = Validate(*schedule_);
+    if (!findings.empty()) throw ScheduleError(*schedule_, std::move(findings));
+    updates_ = FindUpdates(*schedule_);
+    batch_delays_ = BatchDelays(*schedule_, updates_);
+    versions_ = DeriveVersions(*schedule_, updates_);
+    BuildLanes();
+    BuildShifts();
+    BuildPeaks();
+    FindDeadlock();
   }
-  findings = Validate(*schedule_);
-  if (!findings.empty()) throw ScheduleError(*schedule_, std::move(findings));
-  updates_ = FindUpdates(*schedule_);
-  batch_delays_ = BatchDelays(*schedule_, updates_);
-  versions_ = DeriveVersions(*schedule_, updates_);
-  BuildLanes();
-  BuildShifts();
-  BuildPeaks();
-  FindDeadlock();
   CheckGivenOrder(*this);
 }
 
