@@ -14,8 +14,8 @@ Quantiles QuantilesOf(std::vector<Nanoseconds> values) {
   return {at(5), at(50), at(95)};
 }
 
-Spread SpreadOverSeeds(const Program& program, const ActionTimes& times, SimulationOptions options,
-                       int seeds) {
+RunSpread SpreadOverSeeds(const Program& program, const ActionTimes& times,
+                          SimulationOptions options, int seeds) {
   if (seeds < 1) throw Error(fmt::format("--seeds must be at least 1, not {}", seeds));
   options.spans = false;
   std::vector<Nanoseconds> makespans;

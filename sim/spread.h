@@ -12,7 +12,7 @@ struct Quantiles {
   Nanoseconds p95{0};
 };
 
-struct Spread {
+struct RunSpread {
   Quantiles makespan;
   Quantiles step_time;
 };
@@ -21,7 +21,7 @@ struct Spread {
 Quantiles QuantilesOf(std::vector<Nanoseconds> values);
 
 /// Runs with the seeds noise.seed, noise.seed + 1, …; `seeds` ≥ 1 of them, else Error.
-Spread SpreadOverSeeds(const Program& program, const ActionTimes& times, SimulationOptions options,
-                       int seeds);
+RunSpread SpreadOverSeeds(const Program& program, const ActionTimes& times,
+                          SimulationOptions options, int seeds);
 
 }  // namespace pipelag

@@ -32,7 +32,7 @@ Conditions ConditionsOf(const Arguments& arguments, const Schedule& schedule);
 
 /// What the conditions leave of a run.
 struct Outlook {
-  std::optional<Spread> spread;
+  std::optional<RunSpread> spread;
   int seeds = 0;
   std::optional<FaultModel> faults;  ///< with the interval that is used
   double goodput = 1;

@@ -140,11 +140,11 @@ TEST(Spread, GrowsWithTheNoiseAroundARunWithout) {
     options.noise.sigma = sigma;
     return SpreadOverSeeds(program, times, options, 101);
   };
-  const Spread none = spread(0);
+  const RunSpread none = spread(0);
   EXPECT_EQ(none.makespan.p5.count(), quiet);
   EXPECT_EQ(none.makespan.p95.count(), quiet);
-  const Spread some = spread(0.05);
-  const Spread more = spread(0.2);
+  const RunSpread some = spread(0.05);
+  const RunSpread more = spread(0.2);
   EXPECT_LT(some.makespan.p5, some.makespan.p50);
   EXPECT_LT(some.makespan.p50, some.makespan.p95);
   // A pipeline waits for the slowest, so jitter costs more than it gives.
