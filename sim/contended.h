@@ -38,7 +38,7 @@ class Contended {
   using Running = contended::Running;
   enum EventKind : unsigned { kComputeEnd, kFlowEnd, kDelivered, kRoundPart };
 
-  void Dispatch(const Event& event);
+  void Dispatch(const QueuedEvent& event);
   void TryRank(int rank);
   bool InputReady(int replica, const RunAction& action) const;
   void Finish(int rank, const RunAction& action);
@@ -127,7 +127,7 @@ std::vector<Blocked> Contended<Costs, Observer>::Run() {
       continue;
     }
     if (events_.empty()) break;
-    const Event event = events_.Pop();
+    const QueuedEvent event = events_.Pop();
     now_ = event.time;
     Dispatch(event);
   }
@@ -140,7 +140,7 @@ std::vector<Blocked> Contended<Costs, Observer>::Run() {
 }
 
 template <class Costs, class Observer>
-void Contended<Costs, Observer>::Dispatch(const Event& event) {
+void Contended<Costs, Observer>::Dispatch(const QueuedEvent& event) {
   const int subject = event.subject;
   switch (static_cast<EventKind>(event.kind())) {
     case kComputeEnd: {

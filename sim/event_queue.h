@@ -8,7 +8,7 @@
 
 namespace pipelag {
 
-struct Event {
+struct QueuedEvent {
   int64_t time = 0;
   uint64_t order = 0;  ///< sequence number, breaks ties; the kind in its lowest bits
   int32_t subject = 0;
@@ -17,16 +17,16 @@ struct Event {
   static constexpr int kKindBits = 3;
   unsigned kind() const { return static_cast<unsigned>(order & ((1u << kKindBits) - 1)); }
 };
-static_assert(sizeof(Event) == 24);
+static_assert(sizeof(QueuedEvent) == 24);
 
 /// A heap of four children per node: half as deep as one of two, its children on one cache line.
 class EventQueue {
  public:
   bool empty() const { return heap_.empty(); }
-  const Event& top() const { return heap_.front(); }
+  const QueuedEvent& top() const { return heap_.front(); }
 
   void Push(int64_t time, unsigned kind, int32_t subject, uint32_t generation = 0) {
-    const Event event{time, next_++ << Event::kKindBits | kind, subject, generation};
+    const QueuedEvent event{time, next_++ << QueuedEvent::kKindBits | kind, subject, generation};
     size_t hole = heap_.size();
     heap_.push_back(event);
     while (hole > 0) {
@@ -38,9 +38,9 @@ class EventQueue {
     heap_[hole] = event;
   }
 
-  Event Pop() {
-    const Event first = heap_.front();
-    const Event last = heap_.back();
+  QueuedEvent Pop() {
+    const QueuedEvent first = heap_.front();
+    const QueuedEvent last = heap_.back();
     heap_.pop_back();
     const size_t size = heap_.size();
     if (size == 0) return first;
@@ -62,11 +62,11 @@ class EventQueue {
   }
 
  private:
-  static bool Before(const Event& a, const Event& b) {
+  static bool Before(const QueuedEvent& a, const QueuedEvent& b) {
     return a.time != b.time ? a.time < b.time : a.order < b.order;
   }
 
-  std::vector<Event> heap_;
+  std::vector<QueuedEvent> heap_;
   uint64_t next_ = 0;
 };
 

@@ -42,7 +42,7 @@ class FaultyRun {
     const int64_t work = model_.checkpoint_interval.count() + model_.checkpoint_cost.count();
     Begin(kWorked, work);
     for (;;) {
-      const Event event = events_.Pop();
+      const QueuedEvent event = events_.Pop();
       if (event.kind() != kFailed && event.generation != attempt_) continue;
       now_ = event.time;
       switch (static_cast<EventKind>(event.kind())) {

@@ -26,7 +26,7 @@ class Network {
   /// channel, all of limited bandwidth; bytes > 0. Numbers of ended flows are used again.
   int Start(const std::vector<int>& route, Bytes bytes, int64_t now);
   /// Whether an end event still stands: the flow was not re-timed since.
-  bool Stands(const Event& event) const {
+  bool Stands(const QueuedEvent& event) const {
     return flows_[static_cast<size_t>(event.subject)].generation == event.generation;
   }
   void End(int flow);

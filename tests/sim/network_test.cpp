@@ -38,7 +38,7 @@ std::vector<int64_t> Ends(const std::vector<int64_t>& bandwidths,
       network.Settle(now);
       continue;
     }
-    const Event event = events.Pop();
+    const QueuedEvent event = events.Pop();
     const auto subject = static_cast<size_t>(event.subject);
     if (event.kind() == kEnd && !network.Stands(event)) continue;
     now = event.time;
@@ -65,7 +65,7 @@ TEST(EventQueue, OrdersByTimeThenByEntry) {
   }
   std::sort(expected.begin(), expected.end());
   for (const auto& [time, subject] : expected) {
-    const Event event = queue.Pop();
+    const QueuedEvent event = queue.Pop();
     ASSERT_EQ(event.time, time);
     ASSERT_EQ(event.subject, subject);
     ASSERT_EQ(event.kind(), static_cast<unsigned>(subject % 7));
