@@ -126,6 +126,29 @@ TEST(Layering, EveryFileSaysWhatItIsFor) {
   }
 }
 
+/// Two types of one name in two headers are one to the linker, which then takes one's templates for
+/// the other.
+TEST(Layering, NoTwoHeadersDefineATypeOfOneName) {
+  static const std::regex kDefinition(
+      R"(^(?:struct|class) (?:\[\[.*\]\] )?(\w+)(?: final)?(?: :.*)? \{.*)");
+  static const std::regex kNamespace(R"(^namespace ([\w:]+) \{)");
+  std::map<std::string, fs::path> homes;
+  for (const auto& [room, below] : Floors()) {
+    for (const fs::path& source : SourcesOf(room)) {
+      if (source.extension() != ".h") continue;
+      std::string space;
+      for (const std::string& line : LinesOf(source)) {
+        std::smatch match;
+        if (std::regex_match(line, match, kNamespace)) space = match[1];
+        if (!std::regex_match(line, match, kDefinition)) continue;
+        const auto [home, fresh] = homes.try_emplace(space + "::" + match[1].str(), source);
+        EXPECT_TRUE(fresh) << home->first << " stands in " << home->second << " and " << source;
+      }
+    }
+  }
+  EXPECT_GT(homes.size(), 100U);
+}
+
 TEST(Layering, TheTopLevelIsFixed) {
   const std::set<std::string> expected = {"CMakeLists.txt",
                                           "CMakePresets.json",
