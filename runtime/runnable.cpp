@@ -9,10 +9,6 @@ namespace {
 
 using Purpose = CollectiveGroup::Purpose;
 
-bool IsMember(const CollectiveGroup& group, int placed) {
-  return std::binary_search(group.stages.begin(), group.stages.end(), placed);
-}
-
 /// Every copy of a slice, in one group and no other.
 void CheckCopies(const Schedule& schedule) {
   if (schedule.streams == 1) return;
@@ -79,6 +75,10 @@ void CheckNorm(const Schedule& schedule, const std::vector<Action>& body) {
 }
 
 }  // namespace
+
+bool IsMember(const CollectiveGroup& group, int placed) {
+  return std::binary_search(group.stages.begin(), group.stages.end(), placed);
+}
 
 void CheckRunnable(const Schedule& schedule) {
   CheckGroups(schedule);

@@ -10,6 +10,9 @@ namespace pipelag {
 /// stage that do not add up their gradients, a norm taken before they have.
 void CheckRunnable(const Schedule& schedule);
 
+/// Whether the group waits for the gradients of a placed stage.
+bool IsMember(const CollectiveGroup& group, int placed);
+
 /// The group over which the copies of a placed stage add up their gradients; null with one copy.
 const CollectiveGroup* WeightGroupOf(const Schedule& schedule, int placed);
 

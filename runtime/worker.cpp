@@ -11,10 +11,6 @@ namespace {
 
 using Purpose = CollectiveGroup::Purpose;
 
-bool IsMember(const CollectiveGroup& group, int placed) {
-  return std::find(group.stages.begin(), group.stages.end(), placed) != group.stages.end();
-}
-
 std::vector<EventPtr> Pending(std::initializer_list<EventPtr> events) {
   std::vector<EventPtr> result;
   for (const EventPtr& event : events) {

@@ -30,6 +30,8 @@ std::optional<float> Fraction(const Arguments& arguments, const std::string& nam
   return static_cast<float>(value);
 }
 
+}  // namespace
+
 std::vector<LayerRange> SplitOf(const Arguments& arguments, int layers, int stages) {
   if (!arguments.Has("split")) return SplitLayers(layers, stages);
   const std::vector<int> counts = arguments.SmallNumbers("split");
@@ -39,8 +41,6 @@ std::vector<LayerRange> SplitOf(const Arguments& arguments, int layers, int stag
   }
   return SplitLayers(layers, counts);
 }
-
-}  // namespace
 
 std::vector<Flag> CommonTrainingFlags() {
   return {

@@ -20,6 +20,9 @@ TrainingOptions CommonTrainingOf(const Arguments& arguments, int stages, int64_t
 /// For a network in `stages` stages trained for `steps` updates. Throws Error naming the flag.
 TrainingOptions TrainingOf(const Arguments& arguments, int stages, int64_t steps);
 
+/// The layers of each stage by --split, else evenly.
+std::vector<LayerRange> SplitOf(const Arguments& arguments, int layers, int stages);
+
 /// The file of --data, or the built-in text.
 Corpus CorpusOf(const Arguments& arguments, const TrainingOptions& options);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "models/update_time.h"
+#include "tools/training_flags.h"
 
 namespace pipelag {
 namespace {
@@ -38,16 +39,6 @@ NetworkShape ShapeOf(const Arguments& arguments) {
   shape.vocabulary = CountUpTo(kMostTokens, arguments, "vocabulary", otherwise.vocabulary);
   CheckShape(shape);
   return shape;
-}
-
-std::vector<LayerRange> SplitOf(const Arguments& arguments, int layers, int stages) {
-  if (!arguments.Has("split")) return SplitLayers(layers, stages);
-  const std::vector<int> counts = arguments.SmallNumbers("split");
-  if (static_cast<int>(counts.size()) != stages) {
-    throw Error(fmt::format("{}: names {} stages, but there are {}", arguments.PlaceOf("split"),
-                            counts.size(), stages));
-  }
-  return SplitLayers(layers, counts);
 }
 
 /// The greatest over the placed stages that hold the slice.

@@ -3,12 +3,14 @@
 #include "tests/tools/command.h"
 
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "models/error.h"
@@ -91,6 +93,11 @@ std::vector<std::string> Workplace::Files() const {
   }
   std::sort(names.begin(), names.end());
   return names;
+}
+
+nlohmann::json Json(const Outcome& outcome) {
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  return nlohmann::json::parse(outcome.out);
 }
 
 size_t Lines(std::string_view text) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,6 +39,9 @@ class Workplace {
  private:
   std::filesystem::path folder_;
 };
+
+/// What it printed, and that it succeeded.
+nlohmann::json Json(const Outcome& outcome);
 
 /// Number of lines, the last of which must be complete.
 size_t Lines(std::string_view text);

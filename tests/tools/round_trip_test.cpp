@@ -12,11 +12,6 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 
-json Json(const Outcome& outcome) {
-  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  return json::parse(outcome.out);
-}
-
 TEST(RoundTrip, AnExportedScheduleSimulatesAlike) {
   const Workplace place;
   const std::string times =

@@ -13,11 +13,6 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 
-json Json(const Outcome& outcome) {
-  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  return json::parse(outcome.out);
-}
-
 TEST(Schedule, ExportsWithCommunicationAndReadsItAnywhere) {
   const Workplace place;
   for (const std::string name : {"gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-v", "dualpipe",
