@@ -25,9 +25,9 @@ class InternalError : public std::logic_error {
 }  // namespace pipelag
 
 /// Always on. A failure is a bug of this project, never of its input.
-#define CHECK(condition)                                            \
-  do {                                                              \
-    if (!(condition)) {                                             \
-      ::pipelag::CheckFailed(__FILE__, __LINE__, #condition);       \
-    }                                                               \
+#define CHECK(condition)                                      \
+  do {                                                        \
+    if (!(condition)) {                                       \
+      ::pipelag::CheckFailed(__FILE__, __LINE__, #condition); \
+    }                                                         \
   } while (false)

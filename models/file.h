@@ -14,8 +14,8 @@ std::string ReadFile(const std::filesystem::path& file);
 /// content stands, the temporary is gone, and an Error names the file.
 void WriteFile(const std::filesystem::path& file, std::string_view content);
 
-/// Throws Error if `file` could not be written now (no such folder, no permission, a folder): called
-/// before long work whose result goes there. Changes nothing.
+/// Throws Error if `file` could not be written now (no such folder, no permission, a folder):
+/// called before long work whose result goes there. Changes nothing.
 void CheckWritable(const std::filesystem::path& file);
 
 }  // namespace pipelag

@@ -9,9 +9,9 @@ namespace pipelag {
 /// A pre-LayerNorm GPT: learned positions, tanh-GELU, untied head without bias, biases elsewhere.
 struct NetworkShape {
   int layers = 4;
-  int hidden = 128;    ///< channels C; a multiple of `heads`
+  int hidden = 128;  ///< channels C; a multiple of `heads`
   int heads = 4;
-  int sequence = 64;   ///< tokens per sequence T
+  int sequence = 64;  ///< tokens per sequence T
   int vocabulary = 256;
 
   bool operator==(const NetworkShape&) const = default;

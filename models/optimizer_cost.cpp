@@ -145,8 +145,8 @@ const Entry& Find(const Entry (&entries)[size], std::string_view name, const cha
     if (entry.name == name) return entry;
     names.push_back(entry.name);
   }
-  throw Error(fmt::format("there is no {} \"{}\"; did you mean \"{}\"?", what, name,
-                          Nearest(name, names)));
+  throw Error(
+      fmt::format("there is no {} \"{}\"; did you mean \"{}\"?", what, name, Nearest(name, names)));
 }
 
 }  // namespace

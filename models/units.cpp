@@ -23,17 +23,22 @@ struct Unit {
   int64_t denominator;
 };
 
-constexpr std::array kDurations = {Unit{"ns", 1, 1}, Unit{"us", 1'000, 1},
-                                   Unit{"ms", 1'000'000, 1}, Unit{"s", 1'000'000'000, 1}};
-constexpr std::array kSizes = {
-    Unit{"B", 1, 1},           Unit{"KB", 1'000, 1},       Unit{"MB", 1'000'000, 1},
-    Unit{"GB", 1'000'000'000, 1}, Unit{"KiB", 1LL << 10, 1}, Unit{"MiB", 1LL << 20, 1},
-    Unit{"GiB", 1LL << 30, 1}};
-constexpr std::array kRates = {
-    Unit{"B/s", 1, 1},           Unit{"KB/s", 1'000, 1},         Unit{"MB/s", 1'000'000, 1},
-    Unit{"GB/s", 1'000'000'000, 1}, Unit{"TB/s", 1'000'000'000'000, 1},
-    Unit{"KiB/s", 1LL << 10, 1}, Unit{"MiB/s", 1LL << 20, 1},
-    Unit{"GiB/s", 1LL << 30, 1}, Unit{"Mbit/s", 1'000'000, 8},   Unit{"Gbit/s", 1'000'000'000, 8}};
+constexpr std::array kDurations = {Unit{"ns", 1, 1}, Unit{"us", 1'000, 1}, Unit{"ms", 1'000'000, 1},
+                                   Unit{"s", 1'000'000'000, 1}};
+constexpr std::array kSizes = {Unit{"B", 1, 1},           Unit{"KB", 1'000, 1},
+                               Unit{"MB", 1'000'000, 1},  Unit{"GB", 1'000'000'000, 1},
+                               Unit{"KiB", 1LL << 10, 1}, Unit{"MiB", 1LL << 20, 1},
+                               Unit{"GiB", 1LL << 30, 1}};
+constexpr std::array kRates = {Unit{"B/s", 1, 1},
+                               Unit{"KB/s", 1'000, 1},
+                               Unit{"MB/s", 1'000'000, 1},
+                               Unit{"GB/s", 1'000'000'000, 1},
+                               Unit{"TB/s", 1'000'000'000'000, 1},
+                               Unit{"KiB/s", 1LL << 10, 1},
+                               Unit{"MiB/s", 1LL << 20, 1},
+                               Unit{"GiB/s", 1LL << 30, 1},
+                               Unit{"Mbit/s", 1'000'000, 8},
+                               Unit{"Gbit/s", 1'000'000'000, 8}};
 
 constexpr std::array kComputeRates = {
     Unit{"MFLOP/s", 1'000'000, 1}, Unit{"GFLOP/s", 1'000'000'000, 1},
@@ -108,9 +113,7 @@ Nanoseconds ParseDuration(std::string_view text) {
   return Nanoseconds{ParseQuantity(text, kDurations, "time", "1.5ms")};
 }
 
-Bytes ParseBytes(std::string_view text) {
-  return ParseQuantity(text, kSizes, "size", "16MiB");
-}
+Bytes ParseBytes(std::string_view text) { return ParseQuantity(text, kSizes, "size", "16MiB"); }
 
 Bandwidth ParseBandwidth(std::string_view text) {
   if (text == "unlimited") return Bandwidth{};
@@ -124,8 +127,8 @@ Bandwidth ParseBandwidth(std::string_view text) {
 ComputeRate ParseComputeRate(std::string_view text) {
   const int64_t rate = ParseQuantity(text, kComputeRates, "compute rate", "400TFLOP/s");
   if (rate == 0) {
-    throw Error(fmt::format("'{}' is not a compute rate: it is zero (an example is 400TFLOP/s)",
-                            text));
+    throw Error(
+        fmt::format("'{}' is not a compute rate: it is zero (an example is 400TFLOP/s)", text));
   }
   return ComputeRate{rate};
 }

@@ -1,5 +1,6 @@
 // Quantities with units: how they are held (64-bit integers), read from text and shown. The one
-// place that knows unit names. Nothing here rounds silently: what an integer cannot hold is an Error.
+// place that knows unit names. Nothing here rounds silently: what an integer cannot hold is an
+// Error.
 #pragma once
 
 #include <chrono>
@@ -21,11 +22,12 @@ struct Bandwidth {
 /// bytes ÷ rate, rounded up to whole nanoseconds; zero for an unlimited rate.
 Nanoseconds TransferTime(Bytes bytes, Bandwidth bandwidth);
 
-/// "1.5ms", "8us", "30ns", "2s", "0". Not negative, a unit is required except for a plain 0, at most
-/// nanosecond resolution. Throws Error with one sentence that quotes `text`.
+/// "1.5ms", "8us", "30ns", "2s", "0". Not negative, a unit is required except for a plain 0, at
+/// most nanosecond resolution. Throws Error with one sentence that quotes `text`.
 Nanoseconds ParseDuration(std::string_view text);
 
-/// "16MiB", "4KB", "512B", "1.5GiB"; decimal (KB, MB, GB) and binary (KiB, MiB, GiB) units. As above.
+/// "16MiB", "4KB", "512B", "1.5GiB"; decimal (KB, MB, GB) and binary (KiB, MiB, GiB) units. As
+/// above.
 Bytes ParseBytes(std::string_view text);
 
 /// "25GB/s", "400Gbit/s", "12.5MiB/s"; "unlimited" for no limit. Zero is an Error. As above.

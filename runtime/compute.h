@@ -14,23 +14,23 @@ namespace pipelag {
 /// An F, B, I, W or U to be done, or (AR) the squared norms of a stage's gradients to be taken.
 struct ComputeTask {
   RunAction action;
-  int activation = -1;              ///< F, B, I, W: slot of the stage; worthless after B and W
-  int kept = -1;                    ///< I: slot filled; W: slot read, worthless afterwards
-  int weights = -1;                 ///< F, B, I: buffer read; U: buffer of the newest version
-  int taken_at = -1;                ///< U: buffer the gradients were taken at; -1 if it is gone
-  int target = -1;                  ///< U: buffer the next version is written to, may be `weights`
-  int gradients = -1;               ///< B, W: accumulator added to; U: read, then cleared; AR: read
-  std::byte* input = nullptr;        ///< message consumed, worthless afterwards; null: none
-  std::byte* output = nullptr;       ///< message produced; null: none
-  double* loss = nullptr;            ///< F of a last stage: receives Σ token losses
-  /// AR: receives the stage's squared norms at their tensors' global places, other places untouched.
-  /// U: the sums over all stages to clip by; null without clipping.
+  int activation = -1;          ///< F, B, I, W: slot of the stage; worthless after B and W
+  int kept = -1;                ///< I: slot filled; W: slot read, worthless afterwards
+  int weights = -1;             ///< F, B, I: buffer read; U: buffer of the newest version
+  int taken_at = -1;            ///< U: buffer the gradients were taken at; -1 if it is gone
+  int target = -1;              ///< U: buffer the next version is written to, may be `weights`
+  int gradients = -1;           ///< B, W: accumulator added to; U: read, then cleared; AR: read
+  std::byte* input = nullptr;   ///< message consumed, worthless afterwards; null: none
+  std::byte* output = nullptr;  ///< message produced; null: none
+  double* loss = nullptr;       ///< F of a last stage: receives Σ token losses
+  /// AR: receives the stage's squared norms at their tensors' global places, other places
+  /// untouched. U: the sums over all stages to clip by; null without clipping.
   double* norms = nullptr;
 };
 
-/// Does tasks in the order in which they are started (the compute lane), each after the events given.
-/// Buffers named by tasks exist from construction, accumulators are zero, weight buffer 0 of every
-/// stage holds version 0.
+/// Does tasks in the order in which they are started (the compute lane), each after the events
+/// given. Buffers named by tasks exist from construction, accumulators are zero, weight buffer 0 of
+/// every stage holds version 0.
 class Compute {
  public:
   virtual ~Compute() = default;

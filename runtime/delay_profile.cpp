@@ -25,9 +25,10 @@ DelayProfile OfSchedule(const std::string& text, size_t at, const ProfileSetting
   const std::string sizes = text.substr(at + 1);
   const size_t cross = sizes.find('x');
   if (cross == std::string::npos) {
-    throw Error(fmt::format("delay profile '{}': behind '@' stands RANKSxMICROBATCHES, as in "
-                            "pipedream@4x1",
-                            text));
+    throw Error(
+        fmt::format("delay profile '{}': behind '@' stands RANKSxMICROBATCHES, as in "
+                    "pipedream@4x1",
+                    text));
   }
   GeneratorOptions options;
   options.ranks = CountIn(text, sizes.substr(0, cross));
@@ -100,8 +101,7 @@ std::vector<std::string> ProfileNamesOf(const Program& program) {
     names.push_back(uniform ? fmt::format("{}", delays[0])
                             : fmt::format("{}", fmt::join(delays, ":")));
   }
-  names.push_back(
-      fmt::format("{}@{}x{}", schedule.name, schedule.ranks, schedule.microbatches));
+  names.push_back(fmt::format("{}@{}x{}", schedule.name, schedule.ranks, schedule.microbatches));
   return names;
 }
 

@@ -11,8 +11,8 @@ void RunOnThreads(const Program& program, const std::vector<RankPlan>& plans,
                   std::vector<WorkerResult>& results) {
   results.assign(plans.size(), {});
   const auto run = [&](size_t rank) {
-    Worker worker(program, plans[rank], options, *backends[rank].compute,
-                  *backends[rank].transport, losses);
+    Worker worker(program, plans[rank], options, *backends[rank].compute, *backends[rank].transport,
+                  losses);
     try {
       results[rank] = worker.Run();
       return;

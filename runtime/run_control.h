@@ -45,8 +45,8 @@ class RunControl {
   void RethrowError() const;
 
   /// How long a wait looks before it sleeps. A wake-up costs about 100 us a hop in a
-  /// virtual machine (looking: 10 us), so it pays while every thread has a core of its own, and only
-  /// then.
+  /// virtual machine (looking: 10 us), so it pays while every thread has a core of its own, and
+  /// only then.
   void set_patience(Nanoseconds patience) { patience_ = patience; }
 
   /// Looks for `ready()` as long as the patience lasts, without a lock. True if it came.

@@ -30,10 +30,10 @@ class SerialRun {
     outputs_ = inputs_;
     for (size_t s = 0; s < plan.stages.size(); ++s) {
       const auto& late = plan.stages[s].forward_delay;
-      stages_.push_back(std::make_unique<Stage>(
-          options, options.split[s],
-          StageDelay{.updates = *std::max_element(late.begin(), late.end()),
-                     .synchronous_until = plan.synchronous_steps}));
+      stages_.push_back(
+          std::make_unique<Stage>(options, options.split[s],
+                                  StageDelay{.updates = *std::max_element(late.begin(), late.end()),
+                                             .synchronous_until = plan.synchronous_steps}));
       Stage& stage = *stages_.back();
       stage.activations.assign(
           static_cast<size_t>(plan.microbatches),
@@ -99,8 +99,8 @@ class SerialRun {
   struct Stage {
     Stage(const TrainingOptions& options, LayerRange range, StageDelay delay)
         : network(options.shape, range, options.microbatch_size),
-          optimizer(
-              MakeCorrected(options.optimizer, options.correction, network.layout(), delay)) {}
+          optimizer(MakeCorrected(options.optimizer, options.correction, network.layout(), delay)) {
+    }
 
     float* Version(int64_t version) {
       return weights[static_cast<size_t>(version) % weights.size()].data();
@@ -157,20 +157,20 @@ class SerialRun {
         Stage& stage = *stages_[s];
         const int64_t version = VersionOf(step, plan_.stages[s].forward_delay[k]);
         const Nanoseconds start = control_.Now();
-        losses_[k] = stage.network.Forward(stage.Version(version), tokens, inputs_[k].data(),
-                                           targets, stage.activations[k].data(),
-                                           outputs_[k].data());
+        losses_[k] =
+            stage.network.Forward(stage.Version(version), tokens, inputs_[k].data(), targets,
+                                  stage.activations[k].data(), outputs_[k].data());
         inputs_[k].swap(outputs_[k]);
         Record(ActionKind::kForward, s, microbatch, start, version);
       }
     }
   }
 
-  /// Stage by stage, since stages may add up in different orders. inputs_[k] holds the gradient of the
-  /// output of the stage at hand.
+  /// Stage by stage, since stages may add up in different orders. inputs_[k] holds the gradient of
+  /// the output of the stage at hand.
   void Backward(int64_t step) {
-    const auto scale = static_cast<float>(
-        1.0 / static_cast<double>(TokensPerStep(options_, plan_.microbatches)));
+    const auto scale =
+        static_cast<float>(1.0 / static_cast<double>(TokensPerStep(options_, plan_.microbatches)));
     for (size_t s = stages_.size(); s-- > 0;) {
       Stage& stage = *stages_[s];
       const std::vector<std::vector<int>>& copies = plan_.stages[s].backward_order;
@@ -226,10 +226,10 @@ class SerialRun {
   const Corpus& corpus_;
   RunControl control_;
   std::vector<std::unique_ptr<Stage>> stages_;
-  std::vector<uint8_t> tokens_;   // of the step
+  std::vector<uint8_t> tokens_;  // of the step
   std::vector<uint8_t> targets_;
   std::vector<double> losses_;
-  std::vector<std::vector<float>> inputs_;   // by micro-batch: what the next stage consumes
+  std::vector<std::vector<float>> inputs_;  // by micro-batch: what the next stage consumes
   std::vector<std::vector<float>> outputs_;
   std::vector<Span> spans_;
 };
@@ -280,16 +280,16 @@ SerialPlan PlanOf(const Program& program) {
 SerialPlan PlanOfDelays(const std::vector<int>& delays, int stages, int microbatches,
                         int64_t steps) {
   if (delays.size() != 1 && delays.size() != static_cast<size_t>(stages)) {
-    throw Error(fmt::format("--delay names {} delays, but there are {} stages", delays.size(),
-                            stages));
+    throw Error(
+        fmt::format("--delay names {} delays, but there are {} stages", delays.size(), stages));
   }
   SerialPlan plan{"serial", microbatches, steps, {}, 0};
   const auto m = static_cast<size_t>(microbatches);
   for (int s = 0; s < stages; ++s) {
     const int delay = delays.size() == 1 ? delays[0] : delays[static_cast<size_t>(s)];
     if (delay < 0) throw Error(fmt::format("--delay {} is negative", delay));
-    SerialStage stage{std::vector<int>(m, delay), std::vector<int>(m, delay),
-                      {std::vector<int>(m)}};
+    SerialStage stage{
+        std::vector<int>(m, delay), std::vector<int>(m, delay), {std::vector<int>(m)}};
     std::iota(stage.backward_order[0].begin(), stage.backward_order[0].end(), 0);
     plan.stages.push_back(std::move(stage));
   }

@@ -9,9 +9,9 @@
 
 namespace pipelag {
 
-/// Which versions the micro-batches of a batch read on one stage, and in which order their gradients
-/// are added. Version of batch t: max(0, t − delay), or with k synchronous steps t below k and max(k, t −
-/// delay) from k on.
+/// Which versions the micro-batches of a batch read on one stage, and in which order their
+/// gradients are added. Version of batch t: max(0, t − delay), or with k synchronous steps t below
+/// k and max(k, t − delay) from k on.
 struct SerialStage {
   std::vector<int> forward_delay;   ///< by micro-batch of the step
   std::vector<int> backward_delay;  ///< by micro-batch of the step
@@ -25,8 +25,8 @@ struct SerialPlan {
   int microbatches = 1;
   int64_t steps = 1;
   std::vector<SerialStage> stages;
-  /// A synchronous start: batches before this step read their own version, and no later batch reads a
-  /// version before it, as when a pipeline is flushed there and then runs without flushes.
+  /// A synchronous start: batches before this step read their own version, and no later batch reads
+  /// a version before it, as when a pipeline is flushed there and then runs without flushes.
   int64_t synchronous_steps = 0;
 };
 

@@ -41,9 +41,10 @@ TrainingOptions OptionsFor(const Study& study, const DelayProfile& profile) {
   const int64_t validation = options.microbatch_size * options.validation_microbatches;
   const int64_t size = sequences / microbatches;
   if (sequences % microbatches != 0 || validation % size != 0) {
-    throw Error(fmt::format("delay profile '{}': its {} micro-batches do not divide the {} "
-                            "sequences of a step, or theirs do not divide the {} of validation",
-                            profile.name, microbatches, sequences, validation));
+    throw Error(
+        fmt::format("delay profile '{}': its {} micro-batches do not divide the {} "
+                    "sequences of a step, or theirs do not divide the {} of validation",
+                    profile.name, microbatches, sequences, validation));
   }
   options.microbatch_size = static_cast<int>(size);
   options.validation_microbatches = validation / size;
@@ -93,9 +94,10 @@ std::string FileNameOf(const StudyRun& run) {
 
 LossCurve Train(const StudyRun& run, const Corpus& corpus) {
   const TrainingResult result = TrainSerially(run.profile->plan, run.options, corpus);
-  LossCurve curve{run.mode, run.learning_rate, run.seed,
-                  TokensPerStep(run.options, run.profile->plan.microbatches),
-                  result.step_losses, result.diverged.has_value(), std::nullopt};
+  LossCurve curve{run.mode,           run.learning_rate,
+                  run.seed,           TokensPerStep(run.options, run.profile->plan.microbatches),
+                  result.step_losses, result.diverged.has_value(),
+                  std::nullopt};
   if (!curve.diverged) curve.validation_loss = result.validation_loss;
   return curve;
 }
@@ -115,10 +117,10 @@ std::vector<StudyRun> RunsOf(const Study& study, const Corpus& corpus) {
     run.parameters = ParametersOf(run, data);
     run.file_name = FileNameOf(run);
     if (!known.insert(run.parameters).second) {
-      throw Error(fmt::format("the grid names one run twice: {} with delay {}, {}, learning rate "
-                              "{}, seed {}",
-                              run.mode.optimizer, run.mode.profile, run.mode.correction,
-                              run.learning_rate, run.seed));
+      throw Error(fmt::format(
+          "the grid names one run twice: {} with delay {}, {}, learning rate "
+          "{}, seed {}",
+          run.mode.optimizer, run.mode.profile, run.mode.correction, run.learning_rate, run.seed));
     }
     runs.push_back(std::move(run));
   };
@@ -127,8 +129,8 @@ std::vector<StudyRun> RunsOf(const Study& study, const Corpus& corpus) {
       const TrainingOptions options = OptionsFor(study, profile);
       for (const std::string& correction : study.corrections) {
         if (correction == kBasisRotation && optimizer != "adamw") {
-          throw Error(fmt::format("{} stands in place of adamw and does not go with {}",
-                                  correction, optimizer));
+          throw Error(fmt::format("{} stands in place of adamw and does not go with {}", correction,
+                                  optimizer));
         }
         OptimizerOptions named = options.optimizer;
         named.name = optimizer;

@@ -39,8 +39,8 @@ struct StudyRun {
 };
 
 /// The whole grid, seeds innermost. Corrections of a synchronous profile are left out, since they
-/// are none; basis rotation is not and stays. Throws Error for unknown names and for what does not go
-/// together.
+/// are none; basis rotation is not and stays. Throws Error for unknown names and for what does not
+/// go together.
 std::vector<StudyRun> RunsOf(const Study& study, const Corpus& corpus);
 
 /// The curves in the order of the runs. A run whose file lies in `folder` is not trained again. All

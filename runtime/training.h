@@ -36,8 +36,8 @@ struct TrainingOptions {
   std::optional<double> clip_norm;   ///< of the global gradient
   int64_t validation_microbatches = 32;
   Nanoseconds deadline = std::chrono::seconds(120);  ///< of one wait for another rank
-  /// Fill slots with NaN before their first use and whenever they are free, so that whoever reads one
-  /// too early or too late shows.
+  /// Fill slots with NaN before their first use and whenever they are free, so that whoever reads
+  /// one too early or too late shows.
   bool poison_freed = kSanitized;
   /// Called after every update of the last stage, on whichever thread does it, with the number of
   /// steps done. Must not throw.
@@ -56,7 +56,7 @@ struct TrainingResult {
   std::vector<int> peak_activations;  ///< per placed stage, as counted while running
   std::vector<int> peak_kept;
   std::vector<int> peak_versions;
-  std::vector<int> peak_handovers;    ///< per rank
+  std::vector<int> peak_handovers;  ///< per rank
 
   /// NaN if the run diverged.
   double final_loss() const {
@@ -67,9 +67,9 @@ struct TrainingResult {
 /// Tokens of one step.
 int64_t TokensPerStep(const TrainingOptions& options, int microbatches);
 
-/// True if the last of a run's batches so far has no number for a loss, or if after the first 20 the
-/// last 5 have a mean above ln V + 1: worse than knowing nothing. One spike is not the end: late
-/// gradients throw runs that come back.
+/// True if the last of a run's batches so far has no number for a loss, or if after the first 20
+/// the last 5 have a mean above ln V + 1: worse than knowing nothing. One spike is not the end:
+/// late gradients throw runs that come back.
 bool HasDiverged(const NetworkShape& shape, const std::vector<double>& step_losses);
 
 /// Ends a run, but is no error: caught by whoever makes the TrainingResult.
@@ -96,8 +96,8 @@ class DivergenceWatch {
   std::vector<double> step_losses_;                 ///< of those complete from the first on
 };
 
-/// Marks the result as diverged instead if that is no number or above ln V + 1: the last updates may
-/// be what broke the weights.
+/// Marks the result as diverged instead if that is no number or above ln V + 1: the last updates
+/// may be what broke the weights.
 void SetValidationLoss(const TrainingOptions& options, double loss, TrainingResult& result);
 
 /// The loss of final weights, stage by stage, over evenly spaced windows of corpus.validation.

@@ -5,13 +5,12 @@
 namespace pipelag {
 
 VersionTable::VersionTable(const Program& program, int stage)
-    : in_place_(program.schedule().policy == WeightPolicy::kLatest ||
-                program.schedule().flushes()),
+    : in_place_(program.schedule().policy == WeightPolicy::kLatest || program.schedule().flushes()),
       flushes_(program.schedule().flushes()),
       steps_(program.steps()) {
   const Schedule& schedule = program.schedule();
-  const auto& body = schedule.body[static_cast<size_t>(
-      schedule.placement[static_cast<size_t>(stage)])];
+  const auto& body =
+      schedule.body[static_cast<size_t>(schedule.placement[static_cast<size_t>(stage)])];
   for (size_t i = 0; i < body.size(); ++i) {
     const Action& action = body[i];
     if (action.stage != stage || !HasMicrobatch(action.kind)) continue;
@@ -44,8 +43,8 @@ int VersionTable::BufferOf(int64_t version) const {
 
 int VersionTable::BufferTakenAt(int64_t batch) const {
   if (in_place_) return flushes_ ? 0 : -1;
-  const auto found = std::find(contents_.begin(), contents_.end(),
-                               std::max<int64_t>(0, batch - delay_));
+  const auto found =
+      std::find(contents_.begin(), contents_.end(), std::max<int64_t>(0, batch - delay_));
   return found == contents_.end() ? -1 : static_cast<int>(found - contents_.begin());
 }
 

@@ -1,5 +1,5 @@
-// Which buffer holds which weight version of one stage, and when a buffer is free again: by counting
-// readers, so that the number of buffers in use is the program's own. Knows no time.
+// Which buffer holds which weight version of one stage, and when a buffer is free again: by
+// counting readers, so that the number of buffers in use is the program's own. Knows no time.
 #pragma once
 
 #include <cstdint>
@@ -43,9 +43,9 @@ class VersionTable {
   int64_t ReadersOf(int64_t version) const;
   void DropDead();
 
-  bool in_place_;       // every reader reads the newest version: one buffer does
-  bool flushes_;        // and none of them before an update of its own batch
-  int64_t delay_ = 0;   // version of batch t is max(0, t − delay)
+  bool in_place_;      // every reader reads the newest version: one buffer does
+  bool flushes_;       // and none of them before an update of its own batch
+  int64_t delay_ = 0;  // version of batch t is max(0, t − delay)
   int64_t readers_per_batch_ = 0;
   int64_t steps_ = 0;
   int64_t newest_ = 0;

@@ -231,9 +231,8 @@ void Worker::SendOutput(const RunAction& action, const ComputeTask& task, const 
       transport_.Post({lane, true, task.output, options_.message_bytes}, Pending({done}));
   out.sent[out.next] = sent;
   out.next = (out.next + 1) % out.sent.size();
-  RecordTransfer(
-      IsForward(action.kind) ? ActionKind::kSendForward : ActionKind::kSendBackward, action,
-      program_.lanes()[static_cast<size_t>(lane)].receiver, sent);
+  RecordTransfer(IsForward(action.kind) ? ActionKind::kSendForward : ActionKind::kSendBackward,
+                 action, program_.lanes()[static_cast<size_t>(lane)].receiver, sent);
 }
 
 void Worker::DoUpdate(const RunAction& action) {
@@ -329,16 +328,17 @@ std::vector<EventPtr> Worker::LastIssued() const {
   return {actions_.back().event};
 }
 
-Worker::Issued& Worker::Record(const RunAction& action, const EventPtr& event, std::vector<EventPtr> data) {
-  actions_.push_back({{.rank = plan_.rank,
-                       .kind = action.kind,
-                       .stage = action.stage,
-                       .microbatch = action.microbatch,
-                       .weight_version = action.kind == ActionKind::kBackwardWeight
-                                             ? -1
-                                             : program_.WeightVersion(action)},
-                      event,
-                      std::move(data)});
+Worker::Issued& Worker::Record(const RunAction& action, const EventPtr& event,
+                               std::vector<EventPtr> data) {
+  actions_.push_back(
+      {{.rank = plan_.rank,
+        .kind = action.kind,
+        .stage = action.stage,
+        .microbatch = action.microbatch,
+        .weight_version =
+            action.kind == ActionKind::kBackwardWeight ? -1 : program_.WeightVersion(action)},
+       event,
+       std::move(data)});
   return actions_.back();
 }
 

@@ -19,7 +19,8 @@ namespace pipelag {
 
 struct WorkerOptions {
   size_t message_bytes = 0;
-  int norm_values = 0;    ///< tensors of the whole network: length of the vector that a norm's AR sums
+  int norm_values =
+      0;  ///< tensors of the whole network: length of the vector that a norm's AR sums
   /// Told every micro-batch's Σ token losses by the worker that has them; throws to end the run.
   std::function<void(int64_t microbatch, double loss)> watch;
   size_t run_ahead = 64;  ///< actions issued before the oldest must have happened
@@ -30,9 +31,9 @@ struct WorkerResult {
   std::vector<Span> spans;            ///< in no particular order
   std::vector<int> peak_activations;  ///< slots in use at once
   std::vector<int> peak_kept;
-  std::vector<int> peak_versions;     ///< weight buffers in use at once
-  std::vector<int> newest_weights;    ///< buffer of the last version
-  int peak_handovers = 0;             ///< of the whole rank
+  std::vector<int> peak_versions;   ///< weight buffers in use at once
+  std::vector<int> newest_weights;  ///< buffer of the last version
+  int peak_handovers = 0;           ///< of the whole rank
 };
 
 class Worker {
@@ -130,8 +131,8 @@ class Worker {
   std::vector<IncomingLane> incoming_;
   std::map<int, OutgoingLane> outgoing_;  // by lane
   std::vector<int> free_handovers_;
-  int handovers_ = 0;                                           // buffers there are
-  std::map<std::pair<int, int64_t>, Message> posted_forward_;   // by consuming stage and micro-batch
+  int handovers_ = 0;                                          // buffers there are
+  std::map<std::pair<int, int64_t>, Message> posted_forward_;  // by consuming stage and micro-batch
   std::map<std::pair<int, int64_t>, Message> posted_backward_;
   std::vector<StageState> stages_;
   std::map<std::pair<int, int64_t>, std::shared_ptr<Reduction>> reductions_;  // by group and step

@@ -66,9 +66,9 @@ ReductionCost CostOfReductions(const Program& program, const ActionTimes& times,
                                int receive_slots) {
   ReductionCost cost;
   cost.with = ExactSteadyState(program, times, {.receive_slots = receive_slots}).step_time;
-  cost.without = ExactSteadyState(program, times,
-                                  {.receive_slots = receive_slots, .without_reductions = true})
-                     .step_time;
+  cost.without =
+      ExactSteadyState(program, times, {.receive_slots = receive_slots, .without_reductions = true})
+          .step_time;
   const auto& groups = program.schedule().groups;
   if (std::none_of(groups.begin(), groups.end(), MovesGradients)) return cost;
   cost.longest_hidden = AlikeReductions(program, times, receive_slots).Longest(cost.without);

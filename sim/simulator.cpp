@@ -90,8 +90,8 @@ class Recorder {
   const std::vector<RankTotals>& Noted() const { return totals_; }
   void Repeat(const std::vector<RankTotals>& since, int64_t times) {
     for (size_t rank = 0; rank < totals_.size(); ++rank) {
-      for (const auto figure : {&RankTotals::busy, &RankTotals::wait, &RankTotals::transfer,
-                                &RankTotals::last_end}) {
+      for (const auto figure :
+           {&RankTotals::busy, &RankTotals::wait, &RankTotals::transfer, &RankTotals::last_end}) {
         totals_[rank].*figure += (totals_[rank].*figure - since[rank].*figure) * times;
       }
     }

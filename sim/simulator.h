@@ -36,7 +36,7 @@ struct Simulation {
   bool exact = true;
   /// On a cluster where it is: the times that messages and reductions take on their ways.
   std::optional<ActionTimes> alone;
-  Trace trace;         ///< header always, spans if asked
+  Trace trace;  ///< header always, spans if asked
 };
 
 /// Throws Error naming the blocked ranks if bounded receive slots deadlock, and for options that do

@@ -51,8 +51,7 @@ class EventGraph {
       const bool direct = before.lane < 0 && node.lane < 0 && before.group < 0;
       if (direct && before.rank != node.rank) result.critical_lanes.push_back(LaneOf(edge));
     }
-    for (auto* list :
-         {&result.critical_ranks, &result.critical_lanes, &result.critical_groups}) {
+    for (auto* list : {&result.critical_ranks, &result.critical_lanes, &result.critical_groups}) {
       std::sort(list->begin(), list->end());
       list->erase(std::unique(list->begin(), list->end()), list->end());
     }
@@ -209,8 +208,8 @@ class EventGraph {
     messages.shift_sum += tokens;
     // Held back until the lanes stand, whose edges must come first (AddEdge).
     delayed_.push_back({producer.node, node, producer.duration, 0});
-    delayed_.push_back({node, consumer.node, takes.occupancy + takes.latency,
-                        static_cast<int32_t>(tokens)});
+    delayed_.push_back(
+        {node, consumer.node, takes.occupancy + takes.latency, static_cast<int32_t>(tokens)});
   }
 
   /// Message k of a lane waits until message-consumption k − slots has ended. Consumptions of

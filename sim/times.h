@@ -73,7 +73,7 @@ class ActionTimes {
   std::array<std::vector<int64_t>, kKinds> times_;
   std::array<std::vector<int64_t>, kKinds> by_microbatch_;  ///< replaced times; most often none
   int64_t microbatches_ = 1;                                ///< m
-  std::vector<int64_t> overlap_;  ///< per placed stage
+  std::vector<int64_t> overlap_;                            ///< per placed stage
   std::vector<int64_t> reduction_;
   LinkTime message_;
   std::vector<LinkTime> lanes_;  ///< replaced; most often none

@@ -124,8 +124,7 @@ auto Read(const std::string& place, const std::string& text, const Parse& parse)
 
 /// Every (place, text) of a list, parsed.
 template <class Parse>
-auto ReadList(const std::vector<std::pair<std::string, std::string>>& entries,
-              const Parse& parse) {
+auto ReadList(const std::vector<std::pair<std::string, std::string>>& entries, const Parse& parse) {
   std::vector<decltype(parse(entries[0].second))> values;
   for (const auto& [place, text] : entries) values.push_back(Read(place, text, parse));
   return values;

@@ -127,11 +127,11 @@ std::string Rows(const std::vector<StudyRow>& rows) {
     if (row.diverged > 0) {
       cells.push_back(fmt::format("diverged ({} of {})", row.diverged, row.runs));
     } else {
-      cells.insert(cells.end(),
-                   {SpreadText(row.train), SpreadText(row.validation), GapText(row),
-                    row.closed_share ? fmt::format("{:.0f} %", 100 * *row.closed_share) : "-",
-                    ExtraText(row),
-                    row.lag_share ? fmt::format("{:+.0f} %", 100 * *row.lag_share) : "-"});
+      cells.insert(
+          cells.end(),
+          {SpreadText(row.train), SpreadText(row.validation), GapText(row),
+           row.closed_share ? fmt::format("{:.0f} %", 100 * *row.closed_share) : "-",
+           ExtraText(row), row.lag_share ? fmt::format("{:+.0f} %", 100 * *row.lag_share) : "-"});
     }
     table.push_back(std::move(cells));
   }
@@ -143,8 +143,7 @@ std::string TextOf(const StudyTable& table, const Study& study, const Corpus& co
   std::string text = fmt::format(
       "trained on {}: {} layers of {} channels, {} tokens a step, {} steps, {}\n\n", corpus.source,
       common.shape.layers, common.shape.hidden, TokensPerStep(common, study.microbatches),
-      study.profiles.front().plan.steps,
-      Counted(static_cast<int64_t>(study.seeds.size()), "seed"));
+      study.profiles.front().plan.steps, Counted(static_cast<int64_t>(study.seeds.size()), "seed"));
   text += "at the same learning rate:\n" + Rows(table.rows);
   text += "\neach at its own best learning rate:\n" + Rows(table.best);
   return text +
@@ -248,8 +247,7 @@ Subcommand ConvergeCommand() {
              "gradient delay in updates: one number, one per stage as in 3:2:1:0, or a schedule's "
              "as in pipedream@4x1 (ranks x micro-batches) (default: 0,1)"},
             {"correction", "NAME[,NAME...]",
-             fmt::format("{} (default: none,error-feedback)",
-                         fmt::join(CorrectionNames(), ", "))},
+             fmt::format("{} (default: none,error-feedback)", fmt::join(CorrectionNames(), ", "))},
             {"learning-rate", "RATE[,RATE...]", "peaks (default: 0.002)"},
             {"seed", "NUMBER[,NUMBER...]", "of weights and order of the data (default: 1)"},
             {"steps", "COUNT", fmt::format("updates (default: {})", kDefaultSteps)},

@@ -86,13 +86,13 @@ constexpr Variant kVariants[] = {
     {"memory-limit", Generator::kCosts},  {"update-placement", Generator::kLateUpdate},
 };
 
-/// Of several schedules side by side each takes the flags it has a use for; a flag that none of them
-/// has a use for is a mistake.
+/// Of several schedules side by side each takes the flags it has a use for; a flag that none of
+/// them has a use for is a mistake.
 void RefuseUseless(const Arguments& arguments, const std::vector<std::string>& names) {
   for (const Variant& variant : kVariants) {
     if (!arguments.Has(variant.flag)) continue;
-    const bool used = std::any_of(
-        Generators().begin(), Generators().end(), [&](const Generator& generator) {
+    const bool used =
+        std::any_of(Generators().begin(), Generators().end(), [&](const Generator& generator) {
           return (generator.uses & variant.use) != 0 &&
                  std::find(names.begin(), names.end(), generator.name) != names.end();
         });
@@ -288,8 +288,7 @@ Program Lower(const NamedSchedule& named, const Arguments& arguments) {
   }
 }
 
-void RefuseUselessOverlap(const std::vector<NamedSchedule>& schedules,
-                          const Arguments& arguments) {
+void RefuseUselessOverlap(const std::vector<NamedSchedule>& schedules, const Arguments& arguments) {
   if (!arguments.Has("overlap")) return;
   for (const NamedSchedule& named : schedules) {
     for (const auto& body : named.schedule.body) {

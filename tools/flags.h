@@ -29,7 +29,7 @@ int64_t WarmUpOf(const Arguments& arguments);
 /// The schedules of --schedule in order: known names generated, `.csv` files read. Not checked yet.
 struct NamedSchedule {
   Schedule schedule;
-  std::string file;  ///< empty for a generated one
+  std::string file;              ///< empty for a generated one
   std::vector<Fact> facts = {};  ///< of a generated one: what is known in closed form
 };
 std::vector<NamedSchedule> SchedulesOf(const Arguments& arguments);

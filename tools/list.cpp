@@ -56,9 +56,8 @@ int Run(const Arguments& arguments) {
     std::string text = fmt::format("{}:\n", kind.name);
     for (const Entry& entry : kind.entries) {
       json[std::string(kind.name)].push_back({{"name", entry.name}, {"summary", entry.summary}});
-      text += entry.summary.empty()
-                  ? fmt::format("  {}\n", entry.name)
-                  : fmt::format("  {:<16} {}\n", entry.name, entry.summary);
+      text += entry.summary.empty() ? fmt::format("  {}\n", entry.name)
+                                    : fmt::format("  {:<16} {}\n", entry.name, entry.summary);
     }
     if (!WantsJson(arguments)) fmt::print("{}", text);
   }

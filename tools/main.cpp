@@ -27,8 +27,7 @@ std::vector<Subcommand> Subcommands() {
       AnalyzeCommand(),    //
       ScheduleCommand(),   //
       ConvergeCommand(),   //
-      TimeToLossCommand(),
-      ListCommand(),
+      TimeToLossCommand(), ListCommand(),
   };
 }
 

@@ -28,7 +28,8 @@ std::vector<Bytes> SizesOf(const Arguments& arguments, const std::string& flag, 
 std::vector<Flag> MemoryFlags() {
   return {
       {"weight-bytes", "SIZE[,SIZE...]", "of one version of a stage's weights"},
-      {"accumulator-bytes", "SIZE[,SIZE...]", "of one gradient accumulator (default: as the weights)"},
+      {"accumulator-bytes", "SIZE[,SIZE...]",
+       "of one gradient accumulator (default: as the weights)"},
       {"optimizer-bytes", "SIZE[,SIZE...]", "of a stage's optimizer and correction state"},
       {"activation-memory", "SIZE[,SIZE...]", "that a stage keeps of one micro-batch"},
       {"freed-at-input", "SIZE[,SIZE...]",

@@ -44,8 +44,8 @@ Json PerRank(const RunResult& result) {
                     {"wait_ns", rank.totals.wait.count()},
                     {"transfer_ns", rank.totals.transfer.count()},
                     {"peak_in_flight", rank.totals.peak_in_flight},
-                    {"peak_in_flight_shares", InShares(rank.totals.peak_in_flight,
-                                                       result.trace.ranks, result.stages)}});
+                    {"peak_in_flight_shares",
+                     InShares(rank.totals.peak_in_flight, result.trace.ranks, result.stages)}});
     if (!result.memory.empty()) rows.back()["peak_memory_bytes"] = result.memory.at(r).peak;
   }
   return rows;
@@ -167,9 +167,9 @@ std::string ResultText(const RunResult& result) {
   text += RankTable(result) +
           "(idle: before the first, between, after the last action; waiting: for data)\n";
   if (HasChunks(result)) {
-    text += fmt::format(
-        "(in flight: activations of stages; a share is those of 1/{} of the network)\n",
-        trace.ranks);
+    text +=
+        fmt::format("(in flight: activations of stages; a share is those of 1/{} of the network)\n",
+                    trace.ranks);
   }
   text += '\n';
   if (!result.idle.empty()) text += IdleText(result.idle) + '\n';

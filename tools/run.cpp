@@ -84,17 +84,17 @@ std::vector<Series> SeriesOf(const Arguments& arguments, bool serial,
   const int64_t steps = arguments.CountOr("steps", kDefaultSteps);
   if (arguments.Has("delay")) {
     if (!serial) {
-      throw Error(fmt::format("{}: delays by hand need --backend serial",
-                              arguments.PlaceOf("delay")));
+      throw Error(
+          fmt::format("{}: delays by hand need --backend serial", arguments.PlaceOf("delay")));
     }
     if (arguments.Has("schedule")) {
       throw Error(fmt::format("{}: --schedule brings its own delays", arguments.PlaceOf("delay")));
     }
     const std::vector<int> delays = arguments.SmallNumbers("delay");
-    const auto stages = static_cast<int>(arguments.CountOr(
-        "ranks", static_cast<int64_t>(delays.size())));
-    plans.push_back(PlanOfDelays(delays, stages,
-                                 static_cast<int>(arguments.Count("microbatches")), steps));
+    const auto stages =
+        static_cast<int>(arguments.CountOr("ranks", static_cast<int64_t>(delays.size())));
+    plans.push_back(
+        PlanOfDelays(delays, stages, static_cast<int>(arguments.Count("microbatches")), steps));
     all.push_back({"serial", std::nullopt, {}, {}, {}});
     return all;
   }
@@ -123,9 +123,10 @@ void CheckPredictable(const std::string& place, const Schedule& source, const Sc
                             source.stages, other.name, other.stages));
   }
   if (AnyOf(other, ActionKind::kBackwardInput) && !AnyOf(source, ActionKind::kBackwardInput)) {
-    throw Error(fmt::format("{}: {} does not split its backwards, so the times of I and W that {} "
-                            "needs are not known",
-                            place, source.name, other.name));
+    throw Error(
+        fmt::format("{}: {} does not split its backwards, so the times of I and W that {} "
+                    "needs are not known",
+                    place, source.name, other.name));
   }
 }
 
@@ -152,8 +153,7 @@ Costs Predict(std::vector<Series>& all, size_t source, int64_t warm_up) {
   const Costs costs = Calibrate({all[source].typical().trace}, {.warm_up = warm_up});
   for (Series& series : all) {
     const Program executed = Unpaired(*series.program);
-    series.simulated =
-        Simulate(executed, ActionTimes(executed, costs), {.spans = true});
+    series.simulated = Simulate(executed, ActionTimes(executed, costs), {.spans = true});
     series.simulated->trace.tokens_per_step = series.typical().trace.tokens_per_step;
   }
   return costs;
@@ -214,10 +214,9 @@ nlohmann::ordered_json JsonOf(const Series& series, const Corpus& corpus) {
   json["step_time_min_ns"] = series.summary.least.RoundedUp().count();
   json["step_time_max_ns"] = series.summary.greatest.RoundedUp().count();
   if (series.simulated) {
-    json["predicted"] = {
-        {"step_time_ns", series.simulated->metrics.step_time.RoundedUp().count()},
-        {"error", series.summary.ErrorOf(series.simulated->metrics.step_time)},
-        {"bubble_steady_state", series.simulated->metrics.bubble.steady_state}};
+    json["predicted"] = {{"step_time_ns", series.simulated->metrics.step_time.RoundedUp().count()},
+                         {"error", series.summary.ErrorOf(series.simulated->metrics.step_time)},
+                         {"bubble_steady_state", series.simulated->metrics.bubble.steady_state}};
   }
   return json;
 }
@@ -245,8 +244,8 @@ std::string Table(const std::vector<Series>& all) {
                     FormatDuration(summary.greatest.RoundedUp()))};
     if (predicted) {
       row.push_back(FormatDuration(series.simulated->metrics.step_time.RoundedUp()));
-      row.push_back(fmt::format(
-          "{:+.1f} %", 100 * summary.ErrorOf(series.simulated->metrics.step_time)));
+      row.push_back(
+          fmt::format("{:+.1f} %", 100 * summary.ErrorOf(series.simulated->metrics.step_time)));
     }
     row.push_back(FormatShare(metrics.bubble.steady_state));
     if (predicted) row.push_back(FormatShare(series.simulated->metrics.bubble.steady_state));
@@ -264,13 +263,13 @@ std::string Table(const std::vector<Series>& all) {
 std::string TextOf(const std::vector<Series>& all, const TrainingOptions& options,
                    const Corpus& corpus) {
   const TrainingResult& first = all.front().typical();
-  std::string text = fmt::format(
-      "trained on {}: {} layers of {} channels, {} tokens a step, {} steps, {}\n\n",
-      corpus.source, options.shape.layers, options.shape.hidden, first.trace.tokens_per_step,
-      first.trace.steps, options.optimizer.name);
+  std::string text =
+      fmt::format("trained on {}: {} layers of {} channels, {} tokens a step, {} steps, {}\n\n",
+                  corpus.source, options.shape.layers, options.shape.hidden,
+                  first.trace.tokens_per_step, first.trace.steps, options.optimizer.name);
   text += Table(all);
-  text += fmt::format("\nlosses in nats per byte; validation over {} tokens",
-                      first.validation_tokens);
+  text +=
+      fmt::format("\nlosses in nats per byte; validation over {} tokens", first.validation_tokens);
   if (corpus.entropy_rate) {
     text += fmt::format("; the text's own entropy is {:.4f}", *corpus.entropy_rate);
   }
@@ -300,8 +299,8 @@ int Run(const Arguments& arguments) {
   }
   RefuseUselessTimes(arguments);
   const bool json = WantsJson(arguments);
-  const bool serial = arguments.Has("backend") &&
-                      arguments.Choice("backend", kBackends) == "serial";
+  const bool serial =
+      arguments.Has("backend") && arguments.Choice("backend", kBackends) == "serial";
   const std::string trace = arguments.Output("trace");
   const std::string loss = arguments.Output("loss");
   const std::filesystem::path folder = arguments.TextOr("traces", "");
@@ -366,17 +365,23 @@ Subcommand RunCommand() {
       .operands = "[JOB]",
       .summary = "trains a small GPT for real under a schedule: step time, delay, loss, weights",
       .details =
-          "Several schedules run in turn, --repeat times over; what is shown is the repetition with\n"
-          "the median step time. --predict-from calibrates the simulator on one of them and predicts\n"
-          "them all. --backend serial is the reference in one thread, with the delays of --schedule\n"
+          "Several schedules run in turn, --repeat times over; what is shown is the repetition "
+          "with\n"
+          "the median step time. --predict-from calibrates the simulator on one of them and "
+          "predicts\n"
+          "them all. --backend serial is the reference in one thread, with the delays of "
+          "--schedule\n"
           "or those of --delay. Every schedule that 'pipelag list' names runs, and any .csv whose\n"
           "copies of a stage, if it has two directions, add up their gradients.\n\n"
-          "--compute emulated trains nothing: every stage sleeps for its time (--forward ... --costs),\n"
-          "messages are real, and the run is held against its simulation. Many more ranks than cores\n"
+          "--compute emulated trains nothing: every stage sleeps for its time (--forward ... "
+          "--costs),\n"
+          "messages are real, and the run is held against its simulation. Many more ranks than "
+          "cores\n"
           "are no hindrance. --steps defaults as in 'simulate'.\n\n"
           "Example: pipelag run --schedule gpipe,1f1b,2bw --ranks 2 --microbatches 8 --steps 40\n"
           "         --repeat 3 --predict-from 1f1b --traces out\n"
-          "         pipelag run --compute emulated --schedule 1f1b,zb-h1 --ranks 64 --microbatches 128\n"
+          "         pipelag run --compute emulated --schedule 1f1b,zb-h1 --ranks 64 --microbatches "
+          "128\n"
           "         --forward 10ms --backward-input 10ms --backward-weight 10ms",
       .most_operands = 1,
       .reads_job = true,
@@ -393,7 +398,9 @@ Subcommand RunCommand() {
             {"predict-from", "SCHEDULE", "calibrate on this schedule's traces and predict all"},
             WarmUpFlag(),
             {"trace", "FILE", "write the run's Chrome trace"},
-            {"traces", "FOLDER", "write the measured traces of all, with --predict-from the simulated ones and the costs too"},
+            {"traces", "FOLDER",
+             "write the measured traces of all, with --predict-from the simulated ones and the "
+             "costs too"},
             {"loss", "FILE", "write the loss of every step as CSV"},
             FormatFlag()}}),
       .run = Run,

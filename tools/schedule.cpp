@@ -86,7 +86,8 @@ std::string FactsText(const NamedSchedule& named, const std::vector<DerivedFact>
   for (const Quantity quantity : WithoutFact(named.facts, named.schedule.flushes())) {
     missing += fmt::format("{}{}", missing.empty() ? "" : ", ", QuantityName(quantity));
   }
-  if (!missing.empty()) text += fmt::format("no closed form is known for these sizes: {}\n", missing);
+  if (!missing.empty())
+    text += fmt::format("no closed form is known for these sizes: {}\n", missing);
   return text;
 }
 
@@ -104,11 +105,15 @@ Json JsonOf(const NamedSchedule& named, const Program& program) {
                                                            schedule.ranks, schedule.stages)},
                         {"actions", std::move(actions)}});
   }
-  return {{"schedule", schedule.name},      {"policy", PolicyName(schedule.policy)},
-          {"ranks", schedule.ranks},        {"stages", schedule.stages},
-          {"streams", schedule.streams},    {"microbatches", schedule.microbatches},
+  return {{"schedule", schedule.name},
+          {"policy", PolicyName(schedule.policy)},
+          {"ranks", schedule.ranks},
+          {"stages", schedule.stages},
+          {"streams", schedule.streams},
+          {"microbatches", schedule.microbatches},
           {"facts", FactsJson(DeriveFacts(named.facts, program))},
-          {"per_stage", PerStage(program)}, {"per_rank", std::move(per_rank)}};
+          {"per_stage", PerStage(program)},
+          {"per_rank", std::move(per_rank)}};
 }
 
 /// Where a stage is not a rank's whole part of the network, both units.
@@ -182,8 +187,8 @@ std::vector<Program> Check(const std::vector<NamedSchedule>& schedules, const Ar
 
 std::vector<std::vector<Action>> RowsToExport(const Program& program, const Arguments& arguments) {
   constexpr std::string_view kForms[] = {"compute", "communication"};
-  const bool transfers = arguments.Has("export-form") &&
-                         arguments.Choice("export-form", kForms) == "communication";
+  const bool transfers =
+      arguments.Has("export-form") && arguments.Choice("export-form", kForms) == "communication";
   return transfers ? BodyWithTransfers(program) : program.schedule().body;
 }
 
@@ -225,16 +230,17 @@ Subcommand ScheduleCommand() {
       .details =
           "A cell reads <stage><kind><micro-batch>: F forward, B backward, I and W its parts for\n"
           "the input and the weights, U update, AR all-reduce, SEND_F RECV_F SEND_B RECV_B the\n"
-          "halves of a message. A CSV is in either form of PyTorch's pipelining schedules; what it\n"
+          "halves of a message. A CSV is in either form of PyTorch's pipelining schedules; what "
+          "it\n"
           "cannot say stands in a .json file of the same name. One with sends and receives must\n"
           "have all of them, in an order in which ranks that block do not deadlock.\n"
           "An ill-formed schedule ends with exit code 2 and its grid with the bad cells marked.\n\n"
           "Example: pipelag schedule --schedule 1f1b --ranks 4 --microbatches 8 --export 1f1b.csv",
-      .flags = Concatenate(
-          {ScheduleFlags(), {{"export", "FILE", "write the schedule as CSV"},
-            {"export-form", "compute|communication",
-             "whether its CSV has the sends and receives too (default: compute)"},
-            FormatFlag()}}),
+      .flags = Concatenate({ScheduleFlags(),
+                            {{"export", "FILE", "write the schedule as CSV"},
+                             {"export-form", "compute|communication",
+                              "whether its CSV has the sends and receives too (default: compute)"},
+                             FormatFlag()}}),
       .run = Run,
   };
 }

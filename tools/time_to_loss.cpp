@@ -1,5 +1,7 @@
 // `pipelag time-to-loss`: loss curves and step times, simulated or given, to seconds and GPU-hours
 // until a loss, per schedule, optimizer and correction; and when late gradients are worth it.
+#include "traces/time_to_loss.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +13,6 @@
 #include "tools/flags.h"
 #include "tools/table.h"
 #include "traces/study_files.h"
-#include "traces/time_to_loss.h"
 
 namespace pipelag {
 namespace {
@@ -85,17 +86,16 @@ std::string TimesText(const std::vector<TimeToLoss>& times) {
                                                   "correction", "loss", "rate", "steps", "time",
                                                   "GPU-hours"}};
   for (const TimeToLoss& time : times) {
-    std::vector<std::string> row = {time.schedule.name, Seconds(time.schedule.step_seconds),
-                                    time.mode.profile,  time.mode.optimizer,
+    std::vector<std::string> row = {time.schedule.name,   Seconds(time.schedule.step_seconds),
+                                    time.mode.profile,    time.mode.optimizer,
                                     time.mode.correction, fmt::format("{}", time.target)};
     if (!time.steps) {
       row.emplace_back("not by every seed");
     } else {
-      row.insert(row.end(),
-                 {fmt::format("{}", *time.learning_rate), fmt::format("{:.1f}", time.steps->mean),
-                  SpreadSeconds(*time.seconds),
-                  fmt::format("{:.4g} ({:.4g} .. {:.4g})", time.gpu_hours->mean,
-                              time.gpu_hours->least, time.gpu_hours->greatest)});
+      row.insert(row.end(), {fmt::format("{}", *time.learning_rate),
+                             fmt::format("{:.1f}", time.steps->mean), SpreadSeconds(*time.seconds),
+                             fmt::format("{:.4g} ({:.4g} .. {:.4g})", time.gpu_hours->mean,
+                                         time.gpu_hours->least, time.gpu_hours->greatest)});
     }
     table.push_back(std::move(row));
   }
@@ -107,10 +107,10 @@ std::string PayoffsText(const std::vector<Payoff>& payoffs) {
                                                   "throughput", "lowest loss, sooner", "target",
                                                   "cancelled by"}};
   for (const Payoff& payoff : payoffs) {
-    const std::string down_to =
-        !payoff.pays_down_to ? "never"
-                             : fmt::format("{:.4f}{}", *payoff.pays_down_to,
-                                           payoff.always_pays ? " (the lowest)" : "");
+    const std::string down_to = !payoff.pays_down_to
+                                    ? "never"
+                                    : fmt::format("{:.4f}{}", *payoff.pays_down_to,
+                                                  payoff.always_pays ? " (the lowest)" : "");
     const std::string cancelled =
         !payoff.cancelling_loss
             ? "-"
@@ -130,9 +130,8 @@ nlohmann::ordered_json JsonOf(const std::optional<Spread>& spread) {
 
 nlohmann::ordered_json ModeJson(const ScheduleTime& schedule, const CurveMode& mode,
                                 double target) {
-  return {{"schedule", schedule.name},      {"ranks", schedule.ranks},
-          {"delay", mode.profile},          {"optimizer", mode.optimizer},
-          {"correction", mode.correction},  {"target", target}};
+  return {{"schedule", schedule.name},   {"ranks", schedule.ranks},       {"delay", mode.profile},
+          {"optimizer", mode.optimizer}, {"correction", mode.correction}, {"target", target}};
 }
 
 std::string JsonText(const std::vector<TimeToLoss>& times, const std::vector<Payoff>& payoffs) {

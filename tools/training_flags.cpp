@@ -50,8 +50,9 @@ std::vector<Flag> CommonTrainingFlags() {
       {"sequence", "COUNT", "bytes per sequence (default: 64)"},
       {"microbatch-size", "COUNT", "sequences per micro-batch (default: 4)"},
       {"split", "COUNT[,COUNT...]", "layers of each stage (default: even)"},
-      {"data", "FILE", "a text, taken as bytes: the first 90 % to train on, the rest to validate "
-                       "(default: a generated text of known entropy)"},
+      {"data", "FILE",
+       "a text, taken as bytes: the first 90 % to train on, the rest to validate "
+       "(default: a generated text of known entropy)"},
       {"warmup-steps", "COUNT", "steps of linear warm-up (default: a tenth of the run)"},
       {"momentum", "FRACTION", "of sgd and muon (default: the optimizer's own)"},
       {"weight-decay", "RATE", "decoupled, not on vectors (default: the optimizer's own)"},
@@ -112,8 +113,7 @@ TrainingOptions TrainingOf(const Arguments& arguments, int stages, int64_t steps
   TrainingOptions options = CommonTrainingOf(arguments, stages, steps);
   options.seed = static_cast<uint64_t>(arguments.NumberOr("seed", 1));
   options.optimizer.name = arguments.TextOr("optimizer", "adamw");
-  options.optimizer.learning_rate =
-      Fraction(arguments, "learning-rate", 0.0, 1e6).value_or(0.002f);
+  options.optimizer.learning_rate = Fraction(arguments, "learning-rate", 0.0, 1e6).value_or(0.002f);
   options.correction.name = arguments.TextOr("correction", "none");
   options.learning_rate.peak = options.optimizer.learning_rate;
   if (arguments.Has("deadline")) options.deadline = arguments.Duration("deadline");

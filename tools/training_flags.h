@@ -14,7 +14,8 @@ std::vector<Flag> CommonTrainingFlags();
 /// The common ones, and one optimizer, correction, learning rate and seed.
 std::vector<Flag> TrainingFlags();
 
-/// By the common flags: names of optimizer and correction, rate and seed are left at their defaults.
+/// By the common flags: names of optimizer and correction, rate and seed are left at their
+/// defaults.
 TrainingOptions CommonTrainingOf(const Arguments& arguments, int stages, int64_t steps);
 
 /// For a network in `stages` stages trained for `steps` updates. Throws Error naming the flag.

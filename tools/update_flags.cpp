@@ -87,8 +87,7 @@ std::optional<std::vector<Nanoseconds>> UpdateTimesOf(const Arguments& arguments
   }
   const DeviceRates rates{ComputeOf(arguments), arguments.Rate("device-bandwidth")};
   const NetworkShape shape = ShapeOf(arguments);
-  const std::vector<LayerRange> split =
-      SplitOf(arguments, shape.layers, program.schedule().stages);
+  const std::vector<LayerRange> split = SplitOf(arguments, shape.layers, program.schedule().stages);
   const std::string optimizer = arguments.Text("optimizer");
   const std::string correction = arguments.TextOr("correction", "none");
   std::vector<Nanoseconds> times;

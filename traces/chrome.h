@@ -14,7 +14,7 @@
 namespace pipelag {
 
 struct ChromeOptions {
-  bool flows = false;  ///< arrows from SEND to RECV; thousands of them make viewers slow
+  bool flows = false;          ///< arrows from SEND to RECV; thousands of them make viewers slow
   bool critical_path = false;  ///< as a process of its own behind the ranks; reading leaves it out
   /// A counter "memory" per rank, an entry each; nullptr: none. Of a single trace only.
   const std::vector<RankMemory>* memory = nullptr;

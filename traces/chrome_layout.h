@@ -38,8 +38,8 @@ inline constexpr std::string_view kPathCategory = "critical path";
 struct Part {
   std::shared_ptr<const Trace> trace;
   int64_t first_pid = 0;
-  std::string prefix;        ///< of the process names
-  std::vector<Shown> shown;  ///< for each span
+  std::string prefix;           ///< of the process names
+  std::vector<Shown> shown;     ///< for each span
   std::vector<PathPiece> path;  ///< empty if it is not to be shown
   const std::vector<RankMemory>* memory = nullptr;
 };

@@ -179,13 +179,13 @@ std::string StudyTableCsv(const StudyTable& table) {
   const auto add = [&](const char* at, const StudyRow& row) {
     csv += fmt::format("{},{},{},{},{},{},{},{},{},{},{},", at, row.mode.optimizer,
                        row.mode.profile, row.mode.correction, row.learning_rate, row.runs,
-                       row.diverged, Figures(row.train), Figures(row.validation),
-                       Figures(row.gap), Figure(row.closed_share));
+                       row.diverged, Figures(row.train), Figures(row.validation), Figures(row.gap),
+                       Figure(row.closed_share));
     if (!row.iso_loss) {
       csv += ",,";
     } else if (row.iso_loss->reached) {
-      csv += fmt::format("yes,{:.0f},{:.6f}", row.iso_loss->extra_tokens,
-                         row.iso_loss->extra_share);
+      csv +=
+          fmt::format("yes,{:.0f},{:.6f}", row.iso_loss->extra_tokens, row.iso_loss->extra_share);
     } else {
       csv += "no,,";
     }

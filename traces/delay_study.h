@@ -32,7 +32,7 @@ struct StudyRow {
   CurveMode mode;
   double learning_rate = 0;
   int runs = 0;
-  int diverged = 0;  ///< of them; if any did, nothing below has a value
+  int diverged = 0;                  ///< of them; if any did, nothing below has a value
   std::optional<Spread> train;       ///< final training loss
   std::optional<Spread> validation;  ///< none where no validation loss was taken
   /// Loss over the synchronous one, seed by seed where both have the same seeds: of validation,

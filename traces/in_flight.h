@@ -25,8 +25,8 @@ std::vector<std::vector<HeldActivations>> ActivationsInFlight(const Trace& trace
 int StagesOfNetwork(const Trace& trace);
 
 /// Activations of stages, of which the network has `stages`, in shares: what a network cut into as
-/// many stages as there are ranks holds per stage and micro-batch. A chunk of v per rank counts 1/v;
-/// a stage of dualpipe, which holds the network twice, a whole one.
+/// many stages as there are ranks holds per stage and micro-batch. A chunk of v per rank counts
+/// 1/v; a stage of dualpipe, which holds the network twice, a whole one.
 inline double InShares(int64_t held, int ranks, int stages) {
   return static_cast<double>(held * ranks) / stages;
 }

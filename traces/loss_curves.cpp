@@ -18,11 +18,19 @@ namespace {
 constexpr size_t kWindowsPerRun = 20;
 
 enum Column {
-  kOptimizer, kProfile, kCorrection, kLearningRate, kSeed, kStep, kTokens, kLoss, kDiverged
+  kOptimizer,
+  kProfile,
+  kCorrection,
+  kLearningRate,
+  kSeed,
+  kStep,
+  kTokens,
+  kLoss,
+  kDiverged
 };
-constexpr std::array<std::string_view, 9> kColumns = {
-    "optimizer", "profile", "correction", "learning_rate", "seed",
-    "step",      "tokens",  "loss",       "diverged"};
+constexpr std::array<std::string_view, 9> kColumns = {"optimizer",     "profile", "correction",
+                                                      "learning_rate", "seed",    "step",
+                                                      "tokens",        "loss",    "diverged"};
 
 std::vector<std::string> Cells(const std::string& line) {
   std::vector<std::string> cells;
@@ -74,8 +82,8 @@ SmoothCurve::SmoothCurve(const std::vector<const LossCurve*>& runs) {
 }
 
 std::optional<double> SmoothCurve::StepsTo(double loss) const {
-  const auto below = std::find_if(values_.begin(), values_.end(),
-                                  [&](double value) { return value <= loss; });
+  const auto below =
+      std::find_if(values_.begin(), values_.end(), [&](double value) { return value <= loss; });
   if (below == values_.end()) return std::nullopt;
   const double place = first_place_ + static_cast<double>(below - values_.begin());
   if (below == values_.begin()) return place;
@@ -97,8 +105,8 @@ std::string CurvesCsv(const std::vector<LossCurve>& curves) {
   for (const LossCurve& curve : curves) {
     for (size_t step = 0; step < curve.losses.size(); ++step) {
       csv += fmt::format("{},{},{},{},{},{},{},{:.6f},{}\n", curve.mode.optimizer,
-                         curve.mode.profile, curve.mode.correction, curve.learning_rate,
-                         curve.seed, step, static_cast<int64_t>(step + 1) * curve.tokens_per_step,
+                         curve.mode.profile, curve.mode.correction, curve.learning_rate, curve.seed,
+                         step, static_cast<int64_t>(step + 1) * curve.tokens_per_step,
                          curve.losses[step], curve.diverged ? 1 : 0);
     }
   }
@@ -121,10 +129,9 @@ std::vector<LossCurve> ParseCurvesCsv(const std::string& csv, const std::string&
     if (cells.size() <= *std::max_element(places.begin(), places.end())) fail("a cell is missing");
     const auto cell = [&](Column column) { return cells[places[column]]; };
     try {
-      const auto [entry, is_new] =
-          known.try_emplace({cell(kOptimizer), cell(kProfile), cell(kCorrection),
-                             cell(kLearningRate), cell(kSeed)},
-                            curves.size());
+      const auto [entry, is_new] = known.try_emplace(
+          {cell(kOptimizer), cell(kProfile), cell(kCorrection), cell(kLearningRate), cell(kSeed)},
+          curves.size());
       if (is_new) {
         curves.push_back({{cell(kOptimizer), cell(kProfile), cell(kCorrection)},
                           ParseDecimal(cell(kLearningRate)),

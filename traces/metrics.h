@@ -82,7 +82,8 @@ Nanoseconds BusyPerStep(const Trace& trace, int64_t warm_up = 1);
 /// must be at least one value.
 StepTime Median(std::vector<Nanoseconds> values);
 
-/// Where the idle time of a rank lies: before its first action, between its actions, after its last.
+/// Where the idle time of a rank lies: before its first action, between its actions, after its
+/// last.
 struct IdleParts {
   Nanoseconds before{0};
   Nanoseconds between{0};

@@ -9,8 +9,9 @@
 namespace pipelag {
 
 struct SeriesSummary {
-  size_t typical = 0;  ///< index of the run with the median step time (the lower of two middle ones)
-  Metrics metrics;     ///< of that run
+  size_t typical =
+      0;            ///< index of the run with the median step time (the lower of two middle ones)
+  Metrics metrics;  ///< of that run
   StepTime least;
   StepTime greatest;
 

@@ -66,8 +66,8 @@ LossCurve ReadRunFile(const std::filesystem::path& file, const std::string& para
   const nlohmann::json json = ParseRun(file);
   LossCurve curve = CurveOf(file, json);
   if (json.at("parameters") != nlohmann::json::parse(parameters)) {
-    throw Error(fmt::format("{}: holds a run with other parameters than its name says",
-                            file.string()));
+    throw Error(
+        fmt::format("{}: holds a run with other parameters than its name says", file.string()));
   }
   return curve;
 }
@@ -93,9 +93,10 @@ std::vector<LossCurve> ReadCurves(const std::filesystem::path& place) {
       rest.erase(key);
     }
     if (rest != common) {
-      throw Error(fmt::format("{}: the runs in this folder are of several settings; give the CSV "
-                              "that 'pipelag converge --curves' writes of one",
-                              file.string()));
+      throw Error(
+          fmt::format("{}: the runs in this folder are of several settings; give the CSV "
+                      "that 'pipelag converge --curves' writes of one",
+                      file.string()));
     }
   }
   if (curves.empty()) throw Error(fmt::format("{}: has no runs of a study", place.string()));

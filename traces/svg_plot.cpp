@@ -179,9 +179,9 @@ class Plot {
     for (const PlotPoint& point : line.points) {
       points += fmt::format("{:.1f},{:.1f} ", X(point.x), Y(point.y));
     }
-    svg_ += fmt::format(
-        "<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.8\"/>\n", points,
-        ColourOf(line.label));
+    svg_ +=
+        fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.8\"/>\n",
+                    points, ColourOf(line.label));
   }
 
   const std::vector<PlotPanel>& panels_;

@@ -9,7 +9,7 @@ namespace pipelag {
 struct PlotPoint {
   double x = 0;
   double y = 0;
-  double least = 0;     ///< of the band drawn behind the line; equal to y for none
+  double least = 0;  ///< of the band drawn behind the line; equal to y for none
   double greatest = 0;
 };
 

@@ -135,8 +135,8 @@ TimeToLoss TimeOf(const std::vector<LossCurve>& curves, const ScheduleTime& sche
 
 Payoff PayoffOf(const ScheduleTime& schedule, const CurveMode& mode, const Envelope& own,
                 const ScheduleTime& base, const Envelope& synchronous, double target) {
-  Payoff payoff{schedule, mode, base.name, target, base.step_seconds / schedule.step_seconds,
-                {}, false, {}};
+  Payoff payoff{schedule, mode,  base.name, target, base.step_seconds / schedule.step_seconds,
+                {},       false, {}};
   const std::vector<double> losses = synchronous.Losses();
   for (const double loss : losses) {
     const auto steps = own.StepsTo(loss);

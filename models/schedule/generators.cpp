@@ -7,8 +7,8 @@
 #include "models/names.h"
 #include "models/schedule/pipelines.h"
 
-// The table of schedules: name, X of its GenerateX and FactsOfX, the options it honours, one line for
-// `list`. It is used twice, so that a new schedule is one line here.
+// The table of schedules: name, X of its GenerateX and FactsOfX, the options it honours, one line
+// for `list`. It is used twice, so that a new schedule is one line here.
 // clang-format off
 #define PIPELAG_SCHEDULES(ENTRY)                                                                  \
   ENTRY("gpipe", Gpipe, kSizes, "all forwards, then all backwards, flush")                        \
@@ -29,8 +29,8 @@
 
 namespace pipelag {
 
-#define DECLARE_GENERATOR(name, X, uses, summary)  \
-  Schedule Generate##X(const GeneratorOptions&); \
+#define DECLARE_GENERATOR(name, X, uses, summary) \
+  Schedule Generate##X(const GeneratorOptions&);  \
   std::vector<Fact> FactsOf##X(const GeneratorOptions&);
 PIPELAG_SCHEDULES(DECLARE_GENERATOR)
 #undef DECLARE_GENERATOR

@@ -73,7 +73,8 @@ struct Generator {
   std::string_view name;
   std::string_view summary;  ///< one line for `list`
   Schedule (*generate)(const GeneratorOptions&);
-  /// What is known in closed form of what `generate` makes of the same options, where it takes them.
+  /// What is known in closed form of what `generate` makes of the same options, where it takes
+  /// them.
   std::vector<Fact> (*facts)(const GeneratorOptions&);
   unsigned uses = kSizes;
 };

@@ -100,11 +100,9 @@ std::vector<Fact> FactsOfInterleaved1F1B(const GeneratorOptions& options) {
     facts.push_back(
         {Quantity::kIdleOfMakespan, "(p − 1) / (v·m + p − 1)", {{p - 1, forwards + p - 1}}});
   }
-  facts.push_back({Quantity::kInFlight,
-                   fmt::format("min(v·m, {})", own ? kOwnAhead : kAhead),
-                   Each(options.ranks, [&](int rank) {
-                     return std::min(forwards, ChunksAhead(options, rank));
-                   })});
+  facts.push_back({Quantity::kInFlight, fmt::format("min(v·m, {})", own ? kOwnAhead : kAhead),
+                   Each(options.ranks,
+                        [&](int rank) { return std::min(forwards, ChunksAhead(options, rank)); })});
   AddFlushFacts(facts);
   return facts;
 }

@@ -28,8 +28,8 @@ std::vector<Fact> FactsOfPipeDream(const GeneratorOptions& options) {
     return CeilingOf(own->ahead[options.vertical_sync ? 0 : static_cast<size_t>(s)], m);
   };
   const std::string first = options.vertical_sync ? own->formula_of_first : own->formula;
-  facts.push_back({Quantity::kGradientDelay, fmt::format("⌈{} / m⌉", first),
-                   Each(options.ranks, delay)});
+  facts.push_back(
+      {Quantity::kGradientDelay, fmt::format("⌈{} / m⌉", first), Each(options.ranks, delay)});
   if (!own->stashed_until_update) return facts;
   facts.push_back({Quantity::kWeightVersions, fmt::format("⌈{} / m⌉ + 1", first),
                    Each(options.ranks, [&](int s) { return delay(s) + 1; })});

@@ -27,8 +27,8 @@ struct PlainOrder {
 };
 
 /// Nothing if the schedule is not of this kind: two streams, no flush, groups, overlaps, or a stage
-/// whose F, whose B and I, or whose B and W are not numbered 0 to m − 1 in this order. A schedule of
-/// this kind has nothing that Validate would find. The sizes must be sound.
+/// whose F, whose B and I, or whose B and W are not numbered 0 to m − 1 in this order. A schedule
+/// of this kind has nothing that Validate would find. The sizes must be sound.
 std::optional<PlainOrder> FindPlainOrder(const Schedule& schedule);
 
 /// Whether a run of a schedule of this kind comes to its end: not if there is a deadlock.

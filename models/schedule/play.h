@@ -30,9 +30,9 @@ struct PlayLinks {
   int receive_slots = 0;
 };
 
-/// Everything that the rest of a run depends on, between two repetitions of the body: what there is,
-/// spoken of relative to the repetition, and when. Of two states with the same things at times that
-/// differ by a constant, all that follows differs by it.
+/// Everything that the rest of a run depends on, between two repetitions of the body: what there
+/// is, spoken of relative to the repetition, and when. Of two states with the same things at times
+/// that differ by a constant, all that follows differs by it.
 struct PlayState {
   std::vector<int64_t> things;
   std::vector<int64_t> times;

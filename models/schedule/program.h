@@ -3,7 +3,8 @@
 // seconds.
 //
 // The law of execution, which simulator, runtime, validator and memory accounting all obey:
-//  1. Lanes of a rank: compute; one per (sender, receiver, payload), in the producer's compute order
+//  1. Lanes of a rank: compute; one per (sender, receiver, payload), in the producer's compute
+//  order
 //     on both halves; reduce. A lane runs one action at a time in its order. Stages on one rank
 //     exchange by pointer. Nothing else orders anything, except:
 //  2. An action starts when its lane is free and its data prerequisites have ended: F(s,k) ←
@@ -58,8 +59,8 @@ struct RunAction {
 
 class Program {
  public:
-  /// Checks `schedule` (Validate, then deadlocks and the order given) and lowers it for a run of `steps` ≥ 1. Throws
-  /// ScheduleError with all findings.
+  /// Checks `schedule` (Validate, then deadlocks and the order given) and lowers it for a run of
+  /// `steps` ≥ 1. Throws ScheduleError with all findings.
   Program(Schedule schedule, int64_t steps);
 
   const Schedule& schedule() const { return *schedule_; }
@@ -105,8 +106,8 @@ class Program {
   /// First and one-past-last repetition of the body in which `rank` has anything to do.
   int64_t first_block(int rank) const { return -max_shift_[static_cast<size_t>(rank)]; }
   int64_t last_block(int rank) const { return steps_ - min_shift_[static_cast<size_t>(rank)]; }
-  /// First and one-past-last repetition of the body that no rank's clipping has taken anything from;
-  /// none if the first is not less.
+  /// First and one-past-last repetition of the body that no rank's clipping has taken anything
+  /// from; none if the first is not less.
   int64_t first_whole_block() const { return -least_shift_; }
   int64_t last_whole_block() const { return steps_ - greatest_shift_; }
 

@@ -29,16 +29,17 @@ std::string ToCsvSidecar(const Schedule& schedule);
 /// True if the CSV alone loses nothing: flush, one stream, no groups.
 bool CsvIsComplete(const Schedule& schedule);
 
-/// Writes `file` and, unless the CSV is complete and there is no such file yet, the JSON of the same
-/// stem beside it. Throws Error if a file of that name is something else.
+/// Writes `file` and, unless the CSV is complete and there is no such file yet, the JSON of the
+/// same stem beside it. Throws Error if a file of that name is something else.
 void WriteCsv(const Schedule& schedule, const std::vector<std::vector<Action>>& rows,
               const std::filesystem::path& file);
 
-/// Placement is read off the rows. Without a JSON file beside it the schedule is one flush step with
-/// its U added at the end of each row. Rows with transfers become the schedule's given order; what
-/// PyTorch does for sharded weights (UNSHARD, RESHARD, REDUCE_GRAD) is passed over. Throws Error
-/// with file, line and cell for text that is no action; the result is not validated yet.
+/// Placement is read off the rows. Without a JSON file beside it the schedule is one flush step
+/// with its U added at the end of each row. Rows with transfers become the schedule's given order;
+/// what PyTorch does for sharded weights (UNSHARD, RESHARD, REDUCE_GRAD) is passed over. Throws
+/// Error with file, line and cell for text that is no action; the result is not validated yet.
 Schedule ReadCsv(const std::filesystem::path& file);
-Schedule ParseCsv(std::string_view csv, std::string_view sidecar_json, const std::string& file_name);
+Schedule ParseCsv(std::string_view csv, std::string_view sidecar_json,
+                  const std::string& file_name);
 
 }  // namespace pipelag

@@ -31,9 +31,8 @@ WarmUpProposal ProposeWarmUp(const GivenCosts& costs) {
 }
 
 std::optional<WarmUpProposal> WarmUpThatHides(const Schedule& schedule, const GivenCosts& costs) {
-  const auto generator =
-      std::find_if(Generators().begin(), Generators().end(),
-                   [&](const Generator& g) { return g.name == schedule.name; });
+  const auto generator = std::find_if(Generators().begin(), Generators().end(),
+                                      [&](const Generator& g) { return g.name == schedule.name; });
   const bool takes_warm_up =
       generator != Generators().end() && (generator->uses & Generator::kWarmUp) != 0;
   if (!takes_warm_up || schedule.placed_stages() != schedule.ranks || costs.latency == 0) {

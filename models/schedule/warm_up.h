@@ -21,8 +21,8 @@ struct WarmUpProposal {
 /// latency / (F + B)⌉).
 WarmUpProposal ProposeWarmUp(const GivenCosts& costs);
 
-/// For a generated schedule: the proposal where the generator takes a warm-up, each rank has one stage
-/// and the schedule's own warm-up is too small to hide the latency; else nothing.
+/// For a generated schedule: the proposal where the generator takes a warm-up, each rank has one
+/// stage and the schedule's own warm-up is too small to hide the latency; else nothing.
 std::optional<WarmUpProposal> WarmUpThatHides(const Schedule& schedule, const GivenCosts& costs);
 
 }  // namespace pipelag

@@ -15,8 +15,7 @@ Arena::Arena(size_t bytes) {
   constexpr size_t kHugePage = size_t{2} << 20;
   size_ = (bytes + kHugePage - 1) / kHugePage * kHugePage;
   if (size_ == 0) return;
-  void* memory =
-      mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* memory = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
     throw Error(fmt::format("{} of memory for a rank cannot be had: {}",
                             FormatBytes(static_cast<Bytes>(size_)), std::strerror(errno)));

@@ -1,5 +1,5 @@
-// One block of memory for everything a rank keeps, mapped and touched once: page faults of big blocks
-// that come and go would cost more than the computation (first touch: tens of ms per 10 MB).
+// One block of memory for everything a rank keeps, mapped and touched once: page faults of big
+// blocks that come and go would cost more than the computation (first touch: tens of ms per 10 MB).
 #pragma once
 
 #include <cstddef>

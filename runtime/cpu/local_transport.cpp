@@ -31,7 +31,8 @@ class LocalEvent : public Event {
   void Wait() const override {
     if (control_.Look([&] { return Happened(); })) return;
     std::unique_lock lock(bell_.mutex);
-    control_.Wait(lock, bell_.rung, [&] { return Happened(); }, [&] { return waiting_; });
+    control_.Wait(
+        lock, bell_.rung, [&] { return Happened(); }, [&] { return waiting_; });
   }
 
   Interval When() const override {
@@ -75,8 +76,8 @@ struct Contribution {
   std::shared_ptr<LocalEvent> event;
 };
 
-/// Collectives of one group, in order. Members may be one apart: the next round's come into the next
-/// entry.
+/// Collectives of one group, in order. Members may be one apart: the next round's come into the
+/// next entry.
 struct Round {
   std::vector<Contribution> contributions;
 };
@@ -97,10 +98,7 @@ struct LocalHub::State {
   std::vector<Meeting> meetings;
 
   State(const Program& p, const RunControl& c)
-      : program(p),
-        control(c),
-        channels(p.lanes().size()),
-        meetings(p.schedule().groups.size()) {
+      : program(p), control(c), channels(p.lanes().size()), meetings(p.schedule().groups.size()) {
     for (size_t g = 0; g < meetings.size(); ++g) {
       const CollectiveGroup& group = p.schedule().groups[g];
       std::set<int> ranks;
@@ -125,13 +123,13 @@ class LocalEnd : public Transport {
     Channel& channel = state_.channels[static_cast<size_t>(transfer.lane)];
     const Lane& lane = state_.program.lanes()[static_cast<size_t>(transfer.lane)];
     int64_t& posted = transfer.send ? channel.sends_posted : channel.receives_posted;
-    PostedHalf half{transfer.buffer, transfer.bytes,
-                    std::make_shared<LocalEvent>(
-                        state_.control, channel.bell,
-                        fmt::format("rank {} waits for rank {} to {} {} number {}", rank_,
-                                    transfer.send ? lane.receiver : lane.sender,
-                                    transfer.send ? "take" : "send", KindName(lane.payload),
-                                    posted))};
+    PostedHalf half{
+        transfer.buffer, transfer.bytes,
+        std::make_shared<LocalEvent>(
+            state_.control, channel.bell,
+            fmt::format("rank {} waits for rank {} to {} {} number {}", rank_,
+                        transfer.send ? lane.receiver : lane.sender,
+                        transfer.send ? "take" : "send", KindName(lane.payload), posted))};
     const EventPtr result = half.event;
     PostedHalf other;
     {
@@ -208,7 +206,7 @@ class LocalEnd : public Transport {
   }
 
   template <class Span>
-  static void Sum(Round& round, Span Contribution::* of) {
+  static void Sum(Round& round, Span Contribution::*of) {
     const Span sum = round.contributions.front().*of;
     for (size_t k = 1; k < round.contributions.size(); ++k) {
       const Span summand = round.contributions[k].*of;

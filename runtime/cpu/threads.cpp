@@ -35,8 +35,8 @@ TrainingResult TrainOnThreads(const Program& program, const TrainingOptions& opt
     throw Error(fmt::format("the network is split into {} stages, but the schedule has {}",
                             options.split.size(), schedule.stages));
   }
-  const bool has_norm = std::any_of(
-      schedule.groups.begin(), schedule.groups.end(), [](const CollectiveGroup& group) {
+  const bool has_norm =
+      std::any_of(schedule.groups.begin(), schedule.groups.end(), [](const CollectiveGroup& group) {
         return group.purpose == CollectiveGroup::Purpose::kNorm;
       });
   if (options.clip_norm.has_value() != has_norm) {
@@ -112,8 +112,7 @@ TrainingResult TrainOnThreads(const Program& program, const TrainingOptions& opt
   for (const StageWeights& stage : weights) pointers.push_back(stage.weights);
   training.step_losses = StepLosses(options, schedule.microbatches, losses);
   training.weights_sha256 = WeightsSha256(weights);
-  training.validation_tokens =
-      TokensPerStep(options, 1) * options.validation_microbatches;
+  training.validation_tokens = TokensPerStep(options, 1) * options.validation_microbatches;
   SetValidationLoss(options, ValidationLoss(options, corpus, pointers), training);
   return training;
 }

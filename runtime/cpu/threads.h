@@ -13,8 +13,8 @@ namespace pipelag {
 /// What it returns outlives the run.
 using Interposer = std::function<RankBackend(int rank, RankBackend inner, RunControl& control)>;
 
-/// Clipping needs a norm group in the schedule. Throws Error if the options do not fit the program or
-/// if a rank fails.
+/// Clipping needs a norm group in the schedule. Throws Error if the options do not fit the program
+/// or if a rank fails.
 TrainingResult TrainOnThreads(const Program& program, const TrainingOptions& options,
                               const Corpus& corpus, const Interposer& interpose = {});
 

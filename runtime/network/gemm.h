@@ -8,7 +8,8 @@ namespace pipelag {
 
 enum class Transpose { kNo, kYes };
 
-/// Sets up the *calling* thread for arithmetic; called once at the start of each thread that computes.
+/// Sets up the *calling* thread for arithmetic; called once at the start of each thread that
+/// computes.
 /// - Every later product runs on this thread alone: one that several threads share sums in an order
 ///   that depends on their number, and stages that compete for cores are slower than others.
 /// - Subnormal floats become zero. A run about to diverge fills up with them (attention weights,

@@ -44,7 +44,8 @@ void NormBackward(int64_t rows, int64_t cols, const Real* y_gradient, const Real
                   const Real* gain, const Real* mean, const Real* inverse_deviation,
                   Real* x_gradient, Real* gain_gradient, Real* shift_gradient);
 
-/// The two halves of NormBackward: what it adds to x_gradient, and what to the parameters' gradients.
+/// The two halves of NormBackward: what it adds to x_gradient, and what to the parameters'
+/// gradients.
 template <class Real>
 void NormBackwardInput(int64_t rows, int64_t cols, const Real* y_gradient, const Real* x,
                        const Real* gain, const Real* mean, const Real* inverse_deviation,

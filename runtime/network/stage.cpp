@@ -37,8 +37,8 @@ void LinearBackwardWeight(int64_t rows, int64_t inputs, int64_t outputs, const R
 /// The offset of `elements` behind `next`, which moves behind them.
 int64_t Place(int64_t elements, int64_t& next) {
   const int64_t offset = next;
-  next += (elements + StageLayout::kAlignment - 1) / StageLayout::kAlignment *
-          StageLayout::kAlignment;
+  next +=
+      (elements + StageLayout::kAlignment - 1) / StageLayout::kAlignment * StageLayout::kAlignment;
   return offset;
 }
 
@@ -315,15 +315,15 @@ void StageNetwork<Real>::BlockBackwardWeight(const BlockWeights& at, const Block
   LinearBackwardWeight(rows_, 4 * cols_, cols_, k(with.output), a(from.gelu), g(at.down));
   AddColumnSums(rows_, 4 * cols_, k(with.hidden), g(at.up_bias));
   LinearBackwardWeight(rows_, cols_, 4 * cols_, k(with.hidden), a(from.norm2), g(at.up));
-  NormBackwardWeight(rows_, cols_, k(with.norm2), a(from.middle), a(from.mean2),
-                     a(from.deviation2), g(at.norm2_gain), g(at.norm2_shift));
+  NormBackwardWeight(rows_, cols_, k(with.norm2), a(from.middle), a(from.mean2), a(from.deviation2),
+                     g(at.norm2_gain), g(at.norm2_shift));
 
   AddColumnSums(rows_, cols_, k(with.middle), g(at.projection_bias));
   LinearBackwardWeight(rows_, cols_, cols_, k(with.middle), a(from.attended), g(at.projection));
   AddColumnSums(rows_, 3 * cols_, k(with.qkv), g(at.qkv_bias));
   LinearBackwardWeight(rows_, cols_, 3 * cols_, k(with.qkv), a(from.norm1), g(at.qkv));
-  NormBackwardWeight(rows_, cols_, k(with.norm1), a(from.input), a(from.mean1),
-                     a(from.deviation1), g(at.norm1_gain), g(at.norm1_shift));
+  NormBackwardWeight(rows_, cols_, k(with.norm1), a(from.input), a(from.mean1), a(from.deviation1),
+                     g(at.norm1_gain), g(at.norm1_shift));
 }
 
 template <class Real>

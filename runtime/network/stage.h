@@ -55,9 +55,10 @@ class StageNetwork {
                 const uint8_t* targets, const Real* output_gradient, Real loss_scale,
                 Real* input_gradient, Real* gradients);
 
-  /// Backward in two halves, to the last bit the same. The first writes the input's gradient and, to
-  /// `kept`, kept_elements() that the second adds the weights' gradient from, any time later, without
-  /// weights. Either needs the activation, BackwardWeight the tokens, BackwardInput the targets.
+  /// Backward in two halves, to the last bit the same. The first writes the input's gradient and,
+  /// to `kept`, kept_elements() that the second adds the weights' gradient from, any time later,
+  /// without weights. Either needs the activation, BackwardWeight the tokens, BackwardInput the
+  /// targets.
   void BackwardInput(const Real* weights, const Real* activation, const uint8_t* targets,
                      const Real* output_gradient, Real loss_scale, Real* input_gradient,
                      Real* kept);
@@ -102,9 +103,8 @@ class StageNetwork {
   void BlockBackwardInput(const Real* weights, const BlockWeights& at, const BlockResults& from,
                           const BlockKept& to, const Real* activation, Real* stream_gradient,
                           Real* kept);
-  void BlockBackwardWeight(const BlockWeights& at, const BlockResults& from,
-                           const BlockKept& with, const Real* activation, const Real* kept,
-                           Real* gradients) const;
+  void BlockBackwardWeight(const BlockWeights& at, const BlockResults& from, const BlockKept& with,
+                           const Real* activation, const Real* kept, Real* gradients) const;
   double HeadForward(const Real* weights, const uint8_t* targets, Real* activation) const;
   void HeadBackward(const Real* weights, const Real* activation, const uint8_t* targets,
                     Real loss_scale, Real* stream_gradient, Real* gradients);

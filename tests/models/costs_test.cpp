@@ -114,7 +114,8 @@ TEST(Costs, LookUpByKindAndStage) {
     costs.Of(ActionKind::kBackwardInput, 1);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "the schedule needs the time of I, but --backward-input is not given");
+    EXPECT_STREQ(error.what(),
+                 "the schedule needs the time of I, but --backward-input is not given");
   }
 }
 

@@ -1,10 +1,9 @@
 // Quantities: what is read, what is refused, how it is shown.
 #include "models/units.h"
 
-#include "models/compute_rate.h"
-
 #include <gtest/gtest.h>
 
+#include "models/compute_rate.h"
 #include "models/error.h"
 
 namespace pipelag {

@@ -59,14 +59,12 @@ TEST(LateDevice, ChangesNoBit) {
       const TrainingOptions options = Options(program.schedule().stages);
       std::vector<std::unique_ptr<FakeDevice>> devices;
       const TrainingResult late = TrainOnThreads(
-          program, options, TestCorpus(),
-          [&](int rank, RankBackend inner, RunControl& control) {
-            devices.push_back(std::make_unique<FakeDevice>(inner, control,
-                                                           1000 * static_cast<uint64_t>(rank)));
+          program, options, TestCorpus(), [&](int rank, RankBackend inner, RunControl& control) {
+            devices.push_back(
+                std::make_unique<FakeDevice>(inner, control, 1000 * static_cast<uint64_t>(rank)));
             return RankBackend{devices.back().get(), devices.back().get()};
           });
-      const TrainingResult serial =
-          TrainSerially(PlanOf(program), options, TestCorpus());
+      const TrainingResult serial = TrainSerially(PlanOf(program), options, TestCorpus());
       EXPECT_EQ(late.weights_sha256, serial.weights_sha256) << schedule << ranks;
       for (int s = 0; s < program.schedule().placed_stages(); ++s) {
         EXPECT_EQ(late.peak_activations[static_cast<size_t>(s)], program.PeakInFlight(s));
@@ -90,7 +88,8 @@ TEST(LateDevice, ChangesNoBitWithClipping) {
             TrainSerially(PlanOf(program), options, TestCorpus()).weights_sha256);
 }
 
-/// Counts how many F and B of one rank are started between a norm's AR and the first to wait for it.
+/// Counts how many F and B of one rank are started between a norm's AR and the first to wait for
+/// it.
 class NormWatch : public Compute, public Transport {
  public:
   explicit NormWatch(RankBackend inner) : inner_(inner) {}
@@ -141,8 +140,8 @@ TEST(Clipping, Of2BWHoldsUpNobodyButTheUpdate) {
   TrainingOptions options = Options(kRanks);
   options.clip_norm = 0.5;
   std::vector<std::unique_ptr<NormWatch>> watches;
-  const TrainingResult result = TrainOnThreads(
-      program, options, TestCorpus(), [&](int, RankBackend inner, RunControl&) {
+  const TrainingResult result =
+      TrainOnThreads(program, options, TestCorpus(), [&](int, RankBackend inner, RunControl&) {
         watches.push_back(std::make_unique<NormWatch>(inner));
         return RankBackend{watches.back().get(), watches.back().get()};
       });
@@ -184,7 +183,8 @@ class FailingCompute : public Compute {
 TEST(Failure, OfAnyRankAtAnyActionEndsTheRunWithItsOwnMessage) {
   TrainingOptions options = Options(4);
   options.deadline = std::chrono::hours(24);  // never what ends the run
-  for (const auto& [schedule, m] : {std::pair("1f1b", 4), {"2bw", 4}, {"zb-h1", 4}, {"dualpipe", 8}}) {
+  for (const auto& [schedule, m] :
+       {std::pair("1f1b", 4), {"2bw", 4}, {"zb-h1", 4}, {"dualpipe", 8}}) {
     const Program program = Lower(schedule, 4, m);
     for (int failing = 0; failing < 4; ++failing) {
       for (const int at : {0, 1, 7, 20, 53}) {

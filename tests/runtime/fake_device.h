@@ -26,7 +26,8 @@ class LateEvent : public Event {
   }
   void Wait() const override {
     std::unique_lock lock(mutex_);
-    control_.Wait(lock, changed_, [&] { return happened_; }, [] { return "a late event"; });
+    control_.Wait(
+        lock, changed_, [&] { return happened_; }, [] { return "a late event"; });
     if (error_) std::rethrow_exception(error_);
   }
   Interval When() const override {
@@ -108,8 +109,7 @@ class LateQueue {
   }
 
   void Dawdle(uint64_t n) const {
-    std::this_thread::sleep_for(
-        std::chrono::microseconds(UniformBelow(RandomBits(seed_, n), 300)));
+    std::this_thread::sleep_for(std::chrono::microseconds(UniformBelow(RandomBits(seed_, n), 300)));
   }
 
   const RunControl& control_;

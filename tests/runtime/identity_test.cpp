@@ -28,9 +28,8 @@ TrainingOptions Options(const std::string& optimizer, int stages) {
   options.seed = 11;
   options.optimizer.name = optimizer;
   options.optimizer.learning_rate = optimizer == "sgd" ? 0.1f : 0.01f;
-  options.learning_rate = {.peak = options.optimizer.learning_rate,
-                           .warmup_updates = 3,
-                           .total_updates = kSteps};
+  options.learning_rate = {
+      .peak = options.optimizer.learning_rate, .warmup_updates = 3, .total_updates = kSteps};
   options.validation_microbatches = 2;
   options.deadline = std::chrono::seconds(20);
   return options;
@@ -98,8 +97,7 @@ TEST_P(Identity, EverySchedulesPlanIsItsReference) {
 INSTANTIATE_TEST_SUITE_P(Optimizers, Identity, testing::Values("sgd", "adamw", "muon"),
                          [](const auto& parameter) { return parameter.param; });
 
-TrainingOptions Corrected(const std::string& optimizer, const std::string& correction,
-                          int stages) {
+TrainingOptions Corrected(const std::string& optimizer, const std::string& correction, int stages) {
   TrainingOptions options = Options(optimizer, stages);
   options.correction.name = correction;
   if (optimizer == "lion") options.learning_rate.peak = 0.002f;
@@ -288,8 +286,7 @@ TEST(Measured, PeaksAreTheProgramsOwn) {
       const TrainingResult result = TrainOnThreads(program, Options("sgd", 4), TestCorpus());
       for (int s = 0; s < 4; ++s) {
         EXPECT_EQ(result.peak_activations[static_cast<size_t>(s)], program.PeakInFlight(s));
-        EXPECT_EQ(result.peak_versions[static_cast<size_t>(s)],
-                  program.versions(s).weight_versions)
+        EXPECT_EQ(result.peak_versions[static_cast<size_t>(s)], program.versions(s).weight_versions)
             << schedule << m << s;
       }
     }

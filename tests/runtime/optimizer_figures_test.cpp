@@ -1,12 +1,12 @@
 // Optimizers against figures that PyTorch printed.
 //
-// Made with PyTorch 1.13 in float32: parameter element i starts at ((5 i) mod 7 − 3) / 8, gradient n
-// (1 to 5) of element i is ((7 i + 3 n) mod 11 − 5) / 64, lr 0.01. SGD(momentum=0.9), the same with
-// nesterov=True and AdamW(betas=(0.9, 0.95), weight_decay=0.1) are torch.optim's own; so is
-// NAdam(betas=(0.99, 0.999)), but with mu_product * mu_next where 1.13 has mu_product * mu * mu_next,
-// an error that later versions mended. It has no Lion and no Muon: those were written down with its
-// tensor operations from Lion's formula and from the documentation of the later torch.optim.Muon
-// (momentum as a mean, "match_rms_adamw" and "original"), weight_decay 0.1.
+// Made with PyTorch 1.13 in float32: parameter element i starts at ((5 i) mod 7 − 3) / 8, gradient
+// n (1 to 5) of element i is ((7 i + 3 n) mod 11 − 5) / 64, lr 0.01. SGD(momentum=0.9), the same
+// with nesterov=True and AdamW(betas=(0.9, 0.95), weight_decay=0.1) are torch.optim's own; so is
+// NAdam(betas=(0.99, 0.999)), but with mu_product * mu_next where 1.13 has mu_product * mu *
+// mu_next, an error that later versions mended. It has no Lion and no Muon: those were written down
+// with its tensor operations from Lion's formula and from the documentation of the later
+// torch.optim.Muon (momentum as a mean, "match_rms_adamw" and "original"), weight_decay 0.1.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -191,8 +191,8 @@ TEST(Optimizer, UnknownNamesAreAnsweredWithTheNearest) {
   };
   EXPECT_EQ(message("adam"), "there is no optimizer \"adam\"; did you mean \"adamw\"?");
   EXPECT_EQ(message("moun"), "there is no optimizer \"moun\"; did you mean \"muon\"?");
-  EXPECT_THAT(OptimizerNames(), testing::ElementsAre("adamw", "nadam", "adan", "lion", "mars", "soap",
-                                                     "muon", "normuon", "sgd", "sgd-ema"));
+  EXPECT_THAT(OptimizerNames(), testing::ElementsAre("adamw", "nadam", "adan", "lion", "mars",
+                                                     "soap", "muon", "normuon", "sgd", "sgd-ema"));
 }
 
 }  // namespace

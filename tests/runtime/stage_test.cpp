@@ -327,12 +327,12 @@ TEST(StageNetwork, HalvesOfTheBackwardAreTheWhole) {
       halves.Forward(tokens[i].data(), targets[i].data());
       for (size_t s = halves.networks.size(); s-- > 0;) {
         const bool last = s + 1 == halves.networks.size();
-        auto& slot = kept[i].emplace_back(
-            static_cast<size_t>(halves.networks[s].kept_elements()), std::nanf(""));
-        halves.networks[s].BackwardInput(
-            halves.weights[s].data(), halves.activations[s].data(), targets[i].data(),
-            last ? nullptr : halves.input_gradients[s + 1].data(), 0.01f,
-            halves.input_gradients[s].data(), slot.data());
+        auto& slot = kept[i].emplace_back(static_cast<size_t>(halves.networks[s].kept_elements()),
+                                          std::nanf(""));
+        halves.networks[s].BackwardInput(halves.weights[s].data(), halves.activations[s].data(),
+                                         targets[i].data(),
+                                         last ? nullptr : halves.input_gradients[s + 1].data(),
+                                         0.01f, halves.input_gradients[s].data(), slot.data());
         EXPECT_TRUE(s == 0 || halves.input_gradients[s] == whole.input_gradients[s]) << stages;
       }
       activations[i] = halves.activations;

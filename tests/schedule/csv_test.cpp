@@ -101,7 +101,8 @@ TEST(Csv, RoundTripsWithGroupsAndLateUpdates) {
 TEST(Csv, RoundTripsStreamsAndOverlaps) {
   const Schedule schedule = TwoStreams();
   EXPECT_TRUE(Validate(schedule).empty());
-  EXPECT_THAT(ToCsv(schedule, schedule.body), HasSubstr("0F0,(1F1;1I1)OVERLAP_F_B,1W1,0B0,0AR0,1AR0,0U0,1U0\n"));
+  EXPECT_THAT(ToCsv(schedule, schedule.body),
+              HasSubstr("0F0,(1F1;1I1)OVERLAP_F_B,1W1,0B0,0AR0,1AR0,0U0,1U0\n"));
   ExpectSame(schedule, ReadBack(schedule));
 }
 
@@ -112,8 +113,12 @@ TEST(Csv, ARankMayHoldASliceForBothStreams) {
   s.groups.clear();
   s.placement = {0, 0};
   using enum ActionKind;
-  s.body = {{{0, 0, kForward}, {1, 1, kForward}, {0, 0, kBackward}, {1, 1, kBackward},
-             {0, 0, kUpdate}, {0, 1, kUpdate}}};
+  s.body = {{{0, 0, kForward},
+             {1, 1, kForward},
+             {0, 0, kBackward},
+             {1, 1, kBackward},
+             {0, 0, kUpdate},
+             {0, 1, kUpdate}}};
   EXPECT_TRUE(Validate(s).empty());
   ExpectSame(s, ReadBack(s));
 }

@@ -341,9 +341,9 @@ TEST(ClosedForm, LateUpdates) {
         for (const int64_t reduction : {0, 700, 3000, 9000, 9001, 50'000}) {
           const int64_t pairs = int64_t{m} * 3000;
           const int64_t slack = int64_t{m - (p - 1)} * 3000;
-          const int64_t expected =
-              p == 1 ? std::max(pairs + update, reduction)
-                     : pairs + update + std::max<int64_t>(0, reduction - slack);
+          const int64_t expected = p == 1
+                                       ? std::max(pairs + update, reduction)
+                                       : pairs + update + std::max<int64_t>(0, reduction - slack);
           ASSERT_EQ(Step({.schedule = "2bw",
                           .p = p,
                           .m = m,

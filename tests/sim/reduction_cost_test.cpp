@@ -23,8 +23,8 @@ Costs Uniform(int stages, int64_t update) {
 ReductionCost CostOf(const char* schedule, const GeneratorOptions& options, int64_t update,
                      int64_t reduction) {
   const Program program(Generate(schedule, options), 1);
-  return CostOfReductions(program, ActionTimes(program, Uniform(options.ranks, update),
-                                               {Nanoseconds{reduction}}));
+  return CostOfReductions(
+      program, ActionTimes(program, Uniform(options.ranks, update), {Nanoseconds{reduction}}));
 }
 
 // reference: the update of a late 2BW waits at no cost for m − w_0 pairs.

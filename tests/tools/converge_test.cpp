@@ -66,9 +66,9 @@ TEST(Converge, StudiesAndTakesUpWhereItStopped) {
   EXPECT_EQ(Converge(place, grid).out, first.out);
   EXPECT_EQ(RunsIn(place), runs);
   // Another setting: other files beside them.
-  EXPECT_EQ(Converge(place, "--optimizer adamw --delay 0 --learning-rate 0.01 --clip-norm 1")
-                .exit_code,
-            0);
+  EXPECT_EQ(
+      Converge(place, "--optimizer adamw --delay 0 --learning-rate 0.01 --clip-norm 1").exit_code,
+      0);
   EXPECT_EQ(RunsIn(place).size(), 21u);
 }
 
@@ -91,8 +91,9 @@ TEST(Converge, ReusesNothingThatIsNotExactlyThatRun) {
 TEST(Converge, ScheduleAndItsDelaysByHandAreOne) {
   const Workplace place;
   const Outcome outcome =
-      Converge(place, "--optimizer adamw --delay 1,2bw@2x2,1:0,pipedream@2x1 --correction none "
-                      "--format json");
+      Converge(place,
+               "--optimizer adamw --delay 1,2bw@2x2,1:0,pipedream@2x1 --correction none "
+               "--format json");
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const nlohmann::json rows = nlohmann::json::parse(outcome.out).at("rows");
   EXPECT_EQ(Row(rows, "1", "none").at("train_loss"), Row(rows, "2bw@2x2", "none").at("train_loss"));
@@ -146,9 +147,9 @@ TEST(Converge, BadInputEndsWithOneSentence) {
 
 TEST(TimeToLoss, FromCsvAndFolderAlike) {
   const Workplace place;
-  ASSERT_EQ(Converge(place, "--optimizer adamw --seed 1,2 --curves c.csv --learning-rate 0.01")
-                .exit_code,
-            0);
+  ASSERT_EQ(
+      Converge(place, "--optimizer adamw --seed 1,2 --curves c.csv --learning-rate 0.01").exit_code,
+      0);
   const std::string job =
       " --target 4.5 --schedule 1f1b,2bw --ranks 2 --microbatches 4 --format json";
   const Outcome csv = place.Pipelag("time-to-loss --curves c.csv" + job);

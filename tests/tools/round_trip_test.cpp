@@ -15,7 +15,8 @@ using testing::HasSubstr;
 TEST(RoundTrip, AnExportedScheduleSimulatesAlike) {
   const Workplace place;
   const std::string times =
-      " --forward 3ms --backward-input 3ms --backward-weight 2ms --backward 5ms --p2p-latency 70us --format json";
+      " --forward 3ms --backward-input 3ms --backward-weight 2ms --backward 5ms --p2p-latency 70us "
+      "--format json";
   for (const std::string schedule : {"gpipe", "1f1b", "zb-h1", "pipedream", "paci", "2bw"}) {
     const std::string flags = " --schedule " + schedule + " --ranks 4 --microbatches 6";
     ASSERT_EQ(place.Pipelag("schedule --export x.csv" + flags).exit_code, 0);

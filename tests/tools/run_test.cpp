@@ -1,5 +1,5 @@
-// `pipelag run`: what it prints and leaves behind, its weights against the serial reference, and how
-// it ends on bad input.
+// `pipelag run`: what it prints and leaves behind, its weights against the serial reference, and
+// how it ends on bad input.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -73,8 +73,9 @@ TEST(Run, SeriesPredictsAndLeavesItsTraces) {
   EXPECT_NE(place.Read("out/side-by-side.json").find("1f1b simulated rank 1"), std::string::npos);
   // A header and a line per schedule and step.
   EXPECT_EQ(Lines(place.Read("loss.csv")), 61u);
-  EXPECT_EQ(place.Pipelag("simulate --schedule gpipe --ranks 2 --microbatches 4 --costs "
-                          "out/costs.json")
+  EXPECT_EQ(place
+                .Pipelag("simulate --schedule gpipe --ranks 2 --microbatches 4 --costs "
+                         "out/costs.json")
                 .exit_code,
             0);
 }
@@ -129,7 +130,8 @@ TEST(Run, TrainsEveryKnownSchedule) {
 TEST(Run, EmulatedIsHeldAgainstItsSimulation) {
   const Workplace place;
   const std::string job =
-      "--schedule 1f1b,dualpipe --ranks 4 --microbatches 8 --forward 1ms,1ms,2ms,1ms --backward 2ms "
+      "--schedule 1f1b,dualpipe --ranks 4 --microbatches 8 --forward 1ms,1ms,2ms,1ms --backward "
+      "2ms "
       "--backward-input 1ms --backward-weight 1ms --update 500us --activation-bytes 64KiB "
       "--p2p-latency 100us";
   const Outcome outcome =
@@ -145,13 +147,13 @@ TEST(Run, EmulatedIsHeldAgainstItsSimulation) {
     EXPECT_GE(result.at("makespan_ns"), result.at("predicted").at("makespan_ns"));
     EXPECT_FALSE(result.contains("weights_sha256"));
   }
-  const auto simulated = nlohmann::json::parse(
-      place.Pipelag("simulate --format json " + job).out);
+  const auto simulated = nlohmann::json::parse(place.Pipelag("simulate --format json " + job).out);
   EXPECT_EQ(results[0].at("predicted").at("makespan_ns"),
             simulated.at("results")[0].at("makespan_ns"));
-  EXPECT_EQ(place.Pipelag("compare out/dualpipe.measured.json out/dualpipe.simulated.json --warm-up 0")
-                .exit_code,
-            0);
+  EXPECT_EQ(
+      place.Pipelag("compare out/dualpipe.measured.json out/dualpipe.simulated.json --warm-up 0")
+          .exit_code,
+      0);
   EXPECT_NE(place.Pipelag("run --compute emulated " + job).out.find("simulated"),
             std::string::npos);
 }

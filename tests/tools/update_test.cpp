@@ -102,8 +102,8 @@ TEST(SimulateLimits, MeansAreCalledMeans) {
   const std::string flags =
       "simulate --format json --schedule 1f1b --ranks 2 --microbatches 4 --cluster pair.json";
   EXPECT_FALSE(json::parse(place.Pipelag(flags).out).contains("step_time_is_mean_of_run"));
-  EXPECT_TRUE(json::parse(place.Pipelag(flags + " --noise 0.1").out)
-                  .at("step_time_is_mean_of_run"));
+  EXPECT_TRUE(
+      json::parse(place.Pipelag(flags + " --noise 0.1").out).at("step_time_is_mean_of_run"));
 }
 
 }  // namespace

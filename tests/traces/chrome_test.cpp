@@ -65,7 +65,8 @@ std::map<std::pair<int, int>, std::vector<Interval>> Slices(const std::string& t
 
 TEST(Chrome, SlicesOfAThreadAreDisjointForEveryViewer) {
   for (uint64_t seed = 0; seed < 400; ++seed) {
-    const std::string text = ToChrome(sample::Random(seed, 3'600'000'000'000), {.critical_path = true});
+    const std::string text =
+        ToChrome(sample::Random(seed, 3'600'000'000'000), {.critical_path = true});
     for (const bool whole : {false, true}) {
       for (const auto& [thread, slices] : Slices(text, whole ? 1000 : 1, whole)) {
         const double first = slices.front().start;
@@ -190,9 +191,9 @@ TEST(Chrome, ShowsTheCriticalPathBehindTheRanks) {
     pieces.push_back(event["name"].get<std::string>() + " on " + event["args"]["rank"].dump());
   }
   // At a tie (0B0 ends when the message of 1B1 arrives) the path stays on its lane.
-  EXPECT_THAT(pieces, testing::ElementsAre("0F0 on 0", "latency before 1F0 on 1", "1F0 on 1",
-                                           "1F1 on 1", "1B0 on 1", "latency before 0B0 on 0",
-                                           "0B0 on 0", "0B1 on 0"));
+  EXPECT_THAT(pieces,
+              testing::ElementsAre("0F0 on 0", "latency before 1F0 on 1", "1F0 on 1", "1F1 on 1",
+                                   "1B0 on 1", "latency before 0B0 on 0", "0B0 on 0", "0B1 on 0"));
 }
 
 TEST(Chrome, CountsMemory) {

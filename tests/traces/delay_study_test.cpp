@@ -156,9 +156,9 @@ TEST(CurvesCsv, SaysWhatIsWrongAndWhere) {
 }
 
 TEST(SvgPlot, DrawsEveryLineAndEscapes) {
-  const std::string svg = SvgPlot({{"a < b", {{"one", {{0, 1, 1, 1}, {1, 2, 1.5, 2.5}}}}},
-                                   {"c", {{"two", {{0, 3, 3, 3}}}}}},
-                                  "tokens", "loss");
+  const std::string svg = SvgPlot(
+      {{"a < b", {{"one", {{0, 1, 1, 1}, {1, 2, 1.5, 2.5}}}}}, {"c", {{"two", {{0, 3, 3, 3}}}}}},
+      "tokens", "loss");
   size_t lines = 0;
   for (size_t at = 0; (at = svg.find("<polyline", at)) != std::string::npos; ++at) ++lines;
   EXPECT_EQ(lines, 2u);

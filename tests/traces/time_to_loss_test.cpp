@@ -59,11 +59,11 @@ TEST(Payoffs, StopsWhereTheLateCurveFlattens) {
 }
 
 TEST(Payoffs, AlwaysAndNever) {
-  const auto always = Payoffs({Falling("0", 0.1, 1, 0.02), Falling("1", 0.1, 1, 0.02)},
-                              {kFlush, kAsync}, {4.0});
+  const auto always =
+      Payoffs({Falling("0", 0.1, 1, 0.02), Falling("1", 0.1, 1, 0.02)}, {kFlush, kAsync}, {4.0});
   EXPECT_TRUE(always[0].always_pays);
-  const auto never = Payoffs({Falling("0", 0.1, 1, 0.02), Falling("1", 0.1, 1, 0.01)},
-                             {kFlush, kAsync}, {4.0});
+  const auto never =
+      Payoffs({Falling("0", 0.1, 1, 0.02), Falling("1", 0.1, 1, 0.01)}, {kFlush, kAsync}, {4.0});
   EXPECT_FALSE(never[0].pays_down_to.has_value());
   EXPECT_TRUE(Payoffs({Falling("1", 0.1, 1, 0.02)}, {kAsync}, {4.0}).empty());
 }
