@@ -1,0 +1,51 @@
+// From a network's shape, a machine and the way the one is laid over the other to what a simulated
+// run needs: times and sizes per stage, and what is reduced over replicas. Knows no schedule beyond
+// the number of its stages.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "models/architecture/work.h"
+#include "models/cost/efficiency.h"
+#include "models/costs.h"
+#include "models/hardware/machine.h"
+#include "models/memory.h"
+#include "models/network.h"
+
+namespace pipelag {
+
+/// How a training run is laid over the GPUs: tensor · context · pipeline · data of them. Ranks of a
+/// tensor group are neighbours, then context, then data (which `sharding.expert` divides), then
+/// pipeline: Megatron's order.
+struct RunLayout {
+  Sharding sharding;
+  int pipeline = 1;
+  int chunks = 1;  ///< stages per pipeline rank
+  int data = 1;
+  int microbatches = 1;  ///< per batch and pipeline
+  int shard_states = 1;  ///< ZeRO stage 0, 1, 2 (3: weights too, gathered for every F and backward)
+  Precision precision = Precision::kBf16;
+  std::string optimizer = "adamw";
+  std::vector<int> split;  ///< blocks per stage; empty: evenly
+
+  int gpus() const { return sharding.tensor * sharding.context * pipeline * data; }
+  int64_t sequences() const { return sharding.sequences * microbatches * data; }  ///< per batch
+};
+
+/// Of one pipeline; the others are its copies.
+struct Estimate {
+  Costs costs;         ///< per stage; backward split and fused; overlap; message and its link
+  MemorySizes memory;  ///< of one device of each stage
+  std::vector<Nanoseconds> reduction;  ///< per stage: gradients over the replicas, and gathering
+                                       ///< what sharded states made, alone on its links
+  double model_flops = 0;              ///< of a batch over all GPUs, recomputation not counted
+  double hardware_flops = 0;           ///< with it
+};
+
+/// Throws Error if the layout does not fit the network (sizes that do not divide, more stages than
+/// blocks), in one sentence that names both numbers.
+Estimate EstimateRun(const Transformer& model, const Machine& machine, const RunLayout& layout,
+                     const Efficiency& efficiency);
+
+}  // namespace pipelag
