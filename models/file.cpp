@@ -18,50 +18,49 @@ std::filesystem::path FolderOf(const std::filesystem::path& file) {
   return file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");
 }
 
-/// Owns a descriptor and a temporary file until Commit.
-class TemporaryFile {
- public:
-  /// A link stays one: what it points to is written.
-  explicit TemporaryFile(const std::filesystem::path& file)
-      : target_(std::filesystem::is_symlink(file) ? std::filesystem::weakly_canonical(file) : file),
-        name_(target_.string() + fmt::format(".{}.tmp", getpid())) {
-    descriptor_ = open(name_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (descriptor_ < 0) Fail("cannot be created");
-  }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-  ~TemporaryFile() {
-    if (descriptor_ >= 0) close(descriptor_);
-    if (!committed_) unlink(name_.c_str());
-  }
-
-  void Write(std::string_view content) {
-    while (!content.empty()) {
-      const ssize_t n = write(descriptor_, content.data(), content.size());
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) Fail("cannot be written");
-      content.remove_prefix(static_cast<size_t>(n));
-    }
-  }
-
-  void Commit() {
-    if (fsync(descriptor_) != 0) Fail("cannot be flushed to disk");
-    if (rename(name_.c_str(), target_.c_str()) != 0) Fail("cannot be put in place");
-    committed_ = true;
-  }
-
- private:
-  [[noreturn]] void Fail(const char* what) const {
-    throw Error(fmt::format("{}: {}: {}", target_.string(), what, std::strerror(errno)));
-  }
-
-  std::filesystem::path target_;
-  std::string name_;
-  int descriptor_ = -1;
-  bool committed_ = false;
-};
-
 }  // namespace
+
+/// A link stays one: what it points to is written.
+OutputFile::OutputFile(const std::filesystem::path& file)
+    : target_(std::filesystem::is_symlink(file) ? std::filesystem::weakly_canonical(file) : file),
+      temporary_(target_.string() + fmt::format(".{}.tmp", getpid())),
+      descriptor_(open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
+  if (descriptor_ < 0) Fail("cannot be created");
+}
+
+OutputFile::~OutputFile() {
+  if (descriptor_ >= 0) close(descriptor_);
+  if (!committed_) unlink(temporary_.c_str());
+}
+
+void OutputFile::Write(std::string_view content) {
+  while (!content.empty()) {
+    const ssize_t n = write(descriptor_, content.data(), content.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) Fail("cannot be written");
+    content.remove_prefix(static_cast<size_t>(n));
+  }
+}
+
+void OutputFile::Commit() {
+  if (fsync(descriptor_) != 0) Fail("cannot be flushed to disk");
+  if (rename(temporary_.c_str(), target_.c_str()) != 0) Fail("cannot be put in place");
+  committed_ = true;
+}
+
+void OutputFile::Fail(const char* what) const {
+  throw Error(fmt::format("{}: {}: {}", target_.string(), what, std::strerror(errno)));
+}
+
+void SyncFolder(const std::filesystem::path& folder) {
+  const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const bool synced = descriptor >= 0 && fsync(descriptor) == 0;
+  const int error = errno;
+  if (descriptor >= 0) close(descriptor);
+  if (synced) return;
+  throw Error(
+      fmt::format("{}: cannot be flushed to disk: {}", folder.string(), std::strerror(error)));
+}
 
 std::string ReadFile(const std::filesystem::path& file) {
   if (std::filesystem::is_directory(file)) {
@@ -88,9 +87,9 @@ void WriteFile(const std::filesystem::path& file, std::string_view content) {
     if (!out) throw Error(fmt::format("{}: cannot be written", file.string()));
     return;
   }
-  TemporaryFile temporary(file);
-  temporary.Write(content);
-  temporary.Commit();
+  OutputFile output(file);
+  output.Write(content);
+  output.Commit();
 }
 
 void CheckWritable(const std::filesystem::path& file) {

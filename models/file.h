@@ -7,6 +7,32 @@
 
 namespace pipelag {
 
+/// A file that is there whole or not at all: written piece by piece under a temporary name beside
+/// its own, which it takes in the end. Errors name the file.
+class OutputFile {
+ public:
+  explicit OutputFile(const std::filesystem::path& file);
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+  /// Without Commit nothing is left of it, and what stood there before still stands.
+  ~OutputFile();
+
+  void Write(std::string_view content);
+  /// Flushes to disk, then renames. The folder's own entry is SyncFolder's business.
+  void Commit();
+
+ private:
+  [[noreturn]] void Fail(const char* what) const;
+
+  std::filesystem::path target_;
+  std::string temporary_;
+  int descriptor_ = -1;
+  bool committed_ = false;
+};
+
+/// Makes what was created, renamed or removed in a folder last through a loss of power.
+void SyncFolder(const std::filesystem::path& folder);
+
 /// The whole file. Throws Error naming it if it cannot be read.
 std::string ReadFile(const std::filesystem::path& file);
 

@@ -29,8 +29,8 @@ struct ComputeTask {
 };
 
 /// Does tasks in the order in which they are started (the compute lane), each after the events
-/// given. Buffers named by tasks exist from construction, accumulators are zero, weight buffer 0 of
-/// every stage holds version 0.
+/// given. Buffers named by tasks exist from construction, accumulators are zero, weight buffer a of
+/// every stage holds version −a, as many as the stage's plan has history.
 class Compute {
  public:
   virtual ~Compute() = default;

@@ -46,7 +46,8 @@ bool HasOutput(const Schedule& schedule, ActionKind kind, int placed) {
   return YieldsInputGradient(kind) && !schedule.IsFirst(placed);
 }
 
-RankPlan PlanRank(const Program& program, int rank, const std::vector<int>& slots) {
+RankPlan PlanRank(const Program& program, int rank, const std::vector<int>& slots,
+                  int64_t first_step) {
   const Schedule& schedule = program.schedule();
   CheckRunnable(schedule);
   RankPlan plan{rank, {}, {}};
@@ -61,7 +62,10 @@ RankPlan PlanRank(const Program& program, int rank, const std::vector<int>& slot
                     .kept_slots = held.kept[static_cast<size_t>(s)],
                     .weight_buffers = versions.weight_versions,
                     .gradient_buffers = versions.gradient_buffers,
-                    .gradient_delay = versions.gradient_delay};
+                    .gradient_delay = versions.gradient_delay,
+                    .history = static_cast<int>(std::min<int64_t>(
+                        first_step, std::max(versions.gradient_delay, versions.backward_delay)))};
+    stage.weight_buffers = std::max(stage.weight_buffers, stage.history + 1);
     if (const CollectiveGroup* copies = WeightGroupOf(schedule, s)) {
       for (const int copy : copies->stages) {
         const int delay = program.versions(copy).gradient_delay;

@@ -18,6 +18,8 @@ struct StagePlan {
   int weight_buffers = 0;
   int gradient_buffers = 0;
   int gradient_delay = 0;  ///< in steady state, for corrections: the greatest of all copies
+  /// Versions older than the run's first that it begins with: none unless it goes on from another.
+  int history = 0;
   bool same_delay = true;  ///< whether all copies have it
 };
 /// In place of a lane: what stages of one rank hand each other, by pointer.
@@ -33,8 +35,10 @@ struct RankPlan {
 };
 
 /// Buffers that the program says the rank needs, with `slots` receive slots per lane
-/// (NeverDelayingSlots). Throws Error for a schedule that the runtime cannot run, saying why.
-RankPlan PlanRank(const Program& program, int rank, const std::vector<int>& slots);
+/// (NeverDelayingSlots), in a run that begins with `first_step` updates done. Throws Error for a
+/// schedule that the runtime cannot run, saying why.
+RankPlan PlanRank(const Program& program, int rank, const std::vector<int>& slots,
+                  int64_t first_step = 0);
 
 /// Whether an action of this kind takes anything from another stage, or leaves it anything.
 bool HasInput(const Schedule& schedule, ActionKind kind, int placed);

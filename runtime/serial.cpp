@@ -6,6 +6,7 @@
 #include <memory>
 #include <numeric>
 
+#include "runtime/checkpoint/writer.h"
 #include "runtime/data/sampler.h"
 #include "runtime/network/digest.h"
 #include "runtime/network/gemm.h"
@@ -20,7 +21,12 @@ namespace {
 class SerialRun {
  public:
   SerialRun(const SerialPlan& plan, const TrainingOptions& options, const Corpus& corpus)
-      : plan_(plan), options_(options), corpus_(corpus), control_(options.deadline) {
+      : plan_(plan),
+        options_(options),
+        corpus_(corpus),
+        first_(options.first_step()),
+        control_(options.deadline),
+        watch_(options, plan.microbatches) {
     PrepareThread();
     tokens_.resize(static_cast<size_t>(plan.microbatches) * TokensPerMicrobatch());
     targets_.resize(tokens_.size());
@@ -46,13 +52,17 @@ class SerialRun {
       stage.weights.assign(static_cast<size_t>(most) + 1, std::vector<float>(size));
       stage.gradients.assign(size, 0.0f);
       if (planned.backward_order.size() > 1) stage.summand.resize(size);
-      InitialiseWeights(stage.network.layout(), options.shape, options.seed,
-                        stage.weights[0].data());
+      std::vector<float*> versions;
+      for (int64_t age = 0; age <= std::min<int64_t>(most, first_); ++age) {
+        versions.push_back(stage.Version(first_ - age));
+      }
+      BeginStage(options, static_cast<int>(s), *stage.optimizer, versions);
     }
   }
 
   TrainingResult Run() {
     TrainingResult result;
+    result.first_step = first_;
     result.trace.schedule = plan_.name;
     result.trace.ranks = 1;
     result.trace.stages = static_cast<int>(stages_.size());
@@ -60,16 +70,22 @@ class SerialRun {
     result.trace.steps = plan_.steps;
     result.trace.stage_rank.assign(stages_.size(), 0);
     result.trace.tokens_per_step = TokensPerStep(options_, plan_.microbatches);
-    for (int64_t step = 0; step < plan_.steps; ++step) {
-      Forward(step);
-      const double sum = std::accumulate(losses_.begin(), losses_.end(), 0.0);
-      result.step_losses.push_back(sum / static_cast<double>(result.trace.tokens_per_step));
-      if (HasDiverged(options_.shape, result.step_losses)) {
-        result.diverged = step;
-        break;
+    try {
+      for (int64_t step = first_; step < first_ + plan_.steps; ++step) {
+        Forward(step);
+        const double sum = std::accumulate(losses_.begin(), losses_.end(), 0.0);
+        result.step_losses.push_back(sum / static_cast<double>(result.trace.tokens_per_step));
+        for (size_t k = 0; k < losses_.size(); ++k) {
+          watch_.AddLoss((step - first_) * plan_.microbatches + static_cast<int64_t>(k),
+                         losses_[k]);
+        }
+        Backward(step);
+        Update(step);
       }
-      Backward(step);
-      Update(step);
+    } catch (const Diverged& diverged) {
+      result.diverged = first_ + diverged.step;
+      result.diverged_where =
+          diverged.where.empty() ? WhereNotFinite(result.step_losses.back()) : diverged.where;
     }
     result.trace.spans = std::move(spans_);
     const Nanoseconds first = result.trace.spans.front().start;
@@ -82,10 +98,11 @@ class SerialRun {
     std::vector<StageWeights> weights;
     std::vector<const float*> pointers;
     for (const auto& stage : stages_) {
-      pointers.push_back(stage->optimizer->FinalWeights(stage->Version(plan_.steps)));
+      pointers.push_back(stage->optimizer->FinalWeights(stage->Version(first_ + plan_.steps)));
       weights.push_back({&stage->network.layout(), pointers.back()});
     }
     result.weights_sha256 = WeightsSha256(weights);
+    if (options_.on_final_weights) options_.on_final_weights(weights);
     result.validation_tokens = TokensPerStep(options_, 1) * options_.validation_microbatches;
     SetValidationLoss(options_, ValidationLoss(options_, corpus_, pointers), result);
     result.peak_activations.assign(stages_.size(), plan_.microbatches);
@@ -135,8 +152,24 @@ class SerialRun {
     return stages_[s]->Version(VersionOf(step, delay));
   }
 
+  std::string WhereNotFinite(double loss) {
+    std::vector<std::string> not_finite;
+    for (const auto& stage : stages_) {
+      not_finite.emplace_back();
+      for (const std::vector<float>& version : stage->weights) {
+        if (!not_finite.back().empty()) break;
+        not_finite.back() = FirstNotFinite(stage->network.layout(), version.data());
+      }
+    }
+    return WhereDiverged(not_finite, loss);
+  }
+
+  /// The trace is of this run: it counts from its own first step.
   void Record(ActionKind kind, size_t stage, int64_t microbatch, Nanoseconds start,
               int64_t version) {
+    const bool update = kind == ActionKind::kUpdate;
+    microbatch -= update ? first_ : first_ * plan_.microbatches;
+    version = std::max<int64_t>(0, version - first_);
     spans_.push_back({.kind = kind,
                       .stage = static_cast<int>(stage),
                       .microbatch = microbatch,
@@ -149,8 +182,8 @@ class SerialRun {
     for (int i = 0; i < plan_.microbatches; ++i) {
       const auto k = static_cast<size_t>(i);
       const int64_t microbatch = step * plan_.microbatches + i;
-      uint8_t* tokens = tokens_.data() + k * TokensPerMicrobatch();
-      uint8_t* targets = targets_.data() + k * TokensPerMicrobatch();
+      Token* tokens = tokens_.data() + k * TokensPerMicrobatch();
+      Token* targets = targets_.data() + k * TokensPerMicrobatch();
       FillMicrobatch(corpus_, options_.seed, microbatch, options_.microbatch_size,
                      options_.shape.sequence, tokens, targets);
       for (size_t s = 0; s < stages_.size(); ++s) {
@@ -199,6 +232,7 @@ class SerialRun {
 
   void Update(int64_t step) {
     float factor = 1;
+    std::optional<double> norm;
     if (options_.clip_norm) {
       std::vector<double> norms;
       for (const auto& stage : stages_) {
@@ -206,7 +240,9 @@ class SerialRun {
         norms.insert(norms.end(), own.begin(), own.end());
       }
       factor = ClipFactor(norms, *options_.clip_norm);
+      norm = GlobalNorm(norms);
     }
+    const float rate = LearningRate(options_.learning_rate, step + 1);
     for (size_t s = 0; s < stages_.size(); ++s) {
       Stage& stage = *stages_[s];
       const Nanoseconds start = control_.Now();
@@ -214,20 +250,25 @@ class SerialRun {
         ScaleGradients(stage.network.layout(), factor, stage.gradients.data());
       }
       stage.optimizer->Step(stage.gradients.data(), stage.Version(step), stage.Version(step + 1),
-                            LearningRate(options_.learning_rate, step + 1), step + 1,
-                            TakenAt(s, step));
+                            rate, step + 1, TakenAt(s, step));
+      if (options_.checkpoints != nullptr) {
+        options_.checkpoints->Updated(static_cast<int>(s), step + 1, *stage.optimizer,
+                                      stage.Version(step + 1));
+      }
       Record(ActionKind::kUpdate, s, step, start, step + 1);
     }
-    if (options_.on_step) options_.on_step(step + 1);
+    watch_.AddUpdate(step - first_, rate, norm);
   }
 
   const SerialPlan& plan_;
   const TrainingOptions& options_;
   const Corpus& corpus_;
+  int64_t first_;  // step of the run
   RunControl control_;
+  StepWatch watch_;
   std::vector<std::unique_ptr<Stage>> stages_;
-  std::vector<uint8_t> tokens_;  // of the step
-  std::vector<uint8_t> targets_;
+  std::vector<Token> tokens_;  // of the step
+  std::vector<Token> targets_;
   std::vector<double> losses_;
   std::vector<std::vector<float>> inputs_;  // by micro-batch: what the next stage consumes
   std::vector<std::vector<float>> outputs_;

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "models/file.h"
-#include "runtime/network/digest.h"
+#include "runtime/sha256.h"
 #include "traces/study_files.h"
 
 namespace pipelag {
@@ -24,9 +24,16 @@ constexpr const char* kBasisRotation = "basis-rotation";
 double Shown(float value) { return std::stod(fmt::format("{}", value)); }
 
 nlohmann::ordered_json DataIdentity(const Corpus& corpus) {
-  std::string text(corpus.train.begin(), corpus.train.end());
-  text.append(corpus.validation.begin(), corpus.validation.end());
-  return {{"bytes", text.size()}, {"sha256", Sha256(text)}};
+  Sha256Sum digest;
+  int64_t bytes = 0;
+  for (const TokenSequence* part : {&corpus.train, &corpus.validation}) {
+    for (const TokenPiece& piece : part->pieces()) {
+      const int64_t size = piece.count * piece.width;
+      digest.Add(piece.bytes, static_cast<size_t>(size));
+      bytes += size;
+    }
+  }
+  return {{"bytes", bytes}, {"sha256", digest.Finish()}};
 }
 
 /// The study's options for one profile: as many sequences a step, whatever its micro-batches.

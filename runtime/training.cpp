@@ -1,9 +1,12 @@
 #include "runtime/training.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
 #include "models/error.h"
+#include "runtime/checkpoint/writer.h"
 #include "runtime/data/sampler.h"
 #include "runtime/network/gemm.h"
 #include "runtime/network/stage.h"
@@ -26,8 +29,8 @@ double ValidationLoss(const TrainingOptions& options, const Corpus& corpus,
   const int batch = options.microbatch_size;
   const int sequence = options.shape.sequence;
   const auto tokens_per_microbatch = static_cast<size_t>(batch) * static_cast<size_t>(sequence);
-  std::vector<uint8_t> tokens(tokens_per_microbatch);
-  std::vector<uint8_t> targets(tokens_per_microbatch);
+  std::vector<Token> tokens(tokens_per_microbatch);
+  std::vector<Token> targets(tokens_per_microbatch);
   const auto boundary = tokens_per_microbatch * static_cast<size_t>(options.shape.hidden);
   std::vector<float> input(boundary);
   std::vector<float> output(boundary);
@@ -64,27 +67,86 @@ bool HasDiverged(const NetworkShape& shape, const std::vector<double>& step_loss
   return sum / kWindow > LossLimit(shape);
 }
 
-DivergenceWatch::DivergenceWatch(const TrainingOptions& options, int microbatches)
-    : shape_(options.shape),
+Diverged::Diverged(int64_t at, int stage, const std::string& tensor)
+    : step(at), where(fmt::format("stage {}: {} is not finite", stage, tensor)) {}
+
+std::string FirstNotFinite(const StageLayout& layout, const float* weights) {
+  for (const StageTensor& place : layout.tensors()) {
+    const float* values = weights + place.offset;
+    const auto finite = [](float value) { return std::isfinite(value); };
+    if (!std::all_of(values, values + place.elements(), finite)) return place.name;
+  }
+  return "";
+}
+
+std::string WhereDiverged(const std::vector<std::string>& not_finite, double loss) {
+  for (size_t stage = 0; stage < not_finite.size(); ++stage) {
+    if (not_finite[stage].empty()) continue;
+    return fmt::format("stage {}: {} is not finite", stage, not_finite[stage]);
+  }
+  return fmt::format("stage {}: the loss is {}", not_finite.size() - 1,
+                     std::isfinite(loss) ? fmt::format("{:.4f}", loss) : "not finite");
+}
+
+void BeginStage(const TrainingOptions& options, int stage, Optimizer& optimizer,
+                const std::vector<float*>& versions) {
+  const StageLayout& layout = optimizer.layout();
+  for (size_t age = versions.size(); age-- > 0;) {
+    if (options.start) {
+      options.start->ReadVersion(layout, static_cast<int64_t>(age), versions[age]);
+    } else {
+      CHECK(age == 0);
+      InitialiseWeights(layout, options.shape, options.seed, versions[age]);
+    }
+    if (options.checkpoints != nullptr && stage >= 0) {
+      const int64_t version = options.first_step() - static_cast<int64_t>(age);
+      options.checkpoints->Begin(stage, version, layout, versions[age]);
+    }
+  }
+  if (options.start) options.start->ReadState(optimizer);
+}
+
+StepWatch::StepWatch(const TrainingOptions& options, int microbatches)
+    : options_(options),
       microbatches_(microbatches),
       tokens_(static_cast<double>(TokensPerStep(options, microbatches))) {}
 
-void DivergenceWatch::Add(int64_t microbatch, double loss_sum) {
+void StepWatch::AddLoss(int64_t microbatch, double loss_sum) {
   auto& [count, total] = open_[microbatch / microbatches_];
   total += loss_sum;
   ++count;
   while (!open_.empty()) {
     const auto [step, seen] = *open_.begin();
-    if (step != static_cast<int64_t>(step_losses_.size()) || seen.first < microbatches_) return;
+    if (step != static_cast<int64_t>(step_losses_.size()) || seen.first < microbatches_) break;
     step_losses_.push_back(seen.second / tokens_);
     open_.erase(open_.begin());
-    if (HasDiverged(shape_, step_losses_)) throw Diverged(step);
+    if (HasDiverged(options_.shape, step_losses_)) throw Diverged(step);
+  }
+  Report();
+}
+
+void StepWatch::AddUpdate(int64_t step, float learning_rate, std::optional<double> gradient_norm) {
+  updated_[step] = {.steps_done = options_.first_step() + step + 1,
+                    .learning_rate = learning_rate,
+                    .gradient_norm = gradient_norm};
+  Report();
+}
+
+void StepWatch::Report() {
+  while (!updated_.empty()) {
+    auto [step, report] = *updated_.begin();
+    if (step != reported_ || step >= static_cast<int64_t>(step_losses_.size())) return;
+    report.loss = step_losses_[static_cast<size_t>(step)];
+    updated_.erase(updated_.begin());
+    ++reported_;
+    if (options_.on_step) options_.on_step(report);
   }
 }
 
 void SetValidationLoss(const TrainingOptions& options, double loss, TrainingResult& result) {
   if (!(loss <= LossLimit(options.shape))) {
-    result.diverged = static_cast<int64_t>(result.step_losses.size()) - 1;
+    result.diverged = result.first_step + static_cast<int64_t>(result.step_losses.size()) - 1;
+    result.diverged_where = fmt::format("the final weights: their validation loss is {}", loss);
     result.weights_sha256.clear();
     return;
   }

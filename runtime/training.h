@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,8 +14,10 @@
 #include "models/network.h"
 #include "runtime/correction/correction.h"
 #include "runtime/data/corpus.h"
+#include "runtime/network/digest.h"
 #include "runtime/optimizer/learning_rate.h"
 #include "runtime/optimizer/optimizer.h"
+#include "runtime/starting_point.h"
 #include "traces/trace.h"
 
 namespace pipelag {
@@ -24,6 +27,16 @@ constexpr bool kSanitized = true;
 #else
 constexpr bool kSanitized = false;
 #endif
+
+class CheckpointWriter;
+
+/// A step that has been done.
+struct StepReport {
+  int64_t steps_done = 0;  ///< counted from the start of training, not of this run
+  double loss = 0;         ///< of its batch, mean over tokens
+  float learning_rate = 0;
+  std::optional<double> gradient_norm = std::nullopt;  ///< before clipping; only where it clips
+};
 
 struct TrainingOptions {
   NetworkShape shape;
@@ -39,16 +52,30 @@ struct TrainingOptions {
   /// Fill slots with NaN before their first use and whenever they are free, so that whoever reads
   /// one too early or too late shows.
   bool poison_freed = kSanitized;
-  /// Called after every update of the last stage, on whichever thread does it, with the number of
-  /// steps done. Must not throw.
-  std::function<void(int64_t)> on_step = {};
+  /// Where the run begins; null: at weights drawn from the seed, at step 0.
+  std::shared_ptr<const StartingPoint> start = nullptr;
+  CheckpointWriter* checkpoints = nullptr;  ///< borrowed; null: none are written
+  /// Called once per step, in order, by one thread at a time. What it throws ends the run.
+  std::function<void(const StepReport&)> on_step = {};
+  /// Called once with the weights that a run ends with, before their validation.
+  std::function<void(const std::vector<StageWeights>&)> on_final_weights = {};
+
+  /// Updates done before the run began: its own steps follow them.
+  int64_t first_step() const { return start ? start->step() : 0; }
 };
+
+/// Writes the versions that a stage begins with, that of age `history` first: versions[age]. Tells
+/// the checkpoints of them if `stage` ≥ 0, and fills the optimizer.
+void BeginStage(const TrainingOptions& options, int stage, Optimizer& optimizer,
+                const std::vector<float*>& versions);
 
 /// Losses are means over tokens, in nats. A run that diverged ended there: it has no final weights,
 /// hence neither digest nor validation loss, and its trace holds the steps done until there.
 struct TrainingResult {
   std::vector<double> step_losses;  ///< of each batch, at the weights its gradient was taken at
   std::optional<int64_t> diverged;  ///< the step at which it was seen, the last of step_losses
+  std::string diverged_where = {};  ///< "stage 1: h.3.mlp.c_fc.weight is not finite"
+  int64_t first_step = 0;           ///< of step_losses; a run that goes on does not begin at 0
   double validation_loss = std::numeric_limits<double>::quiet_NaN();  ///< of the final weights
   int64_t validation_tokens = 0;
   std::string weights_sha256;  ///< of the final weights, whatever the partition
@@ -75,25 +102,44 @@ bool HasDiverged(const NetworkShape& shape, const std::vector<double>& step_loss
 /// Ends a run, but is no error: caught by whoever makes the TrainingResult.
 class Diverged : public std::exception {
  public:
+  /// `at`: counted from the first of this run's own steps.
   explicit Diverged(int64_t at) : step(at) {}
+  /// Seen as values of a stage that are not finite.
+  Diverged(int64_t at, int stage, const std::string& tensor);
   const char* what() const noexcept override { return "the run diverged"; }
 
   int64_t step;
+  std::string where;
 };
 
-/// Gathers the losses of micro-batches, in any order, into those of steps.
-class DivergenceWatch {
+/// The first of a stage's tensors with a value that is not finite; empty if there is none.
+std::string FirstNotFinite(const StageLayout& layout, const float* weights);
+
+/// Where a run diverged, of stages in network order: the first with weights that are not finite,
+/// else the loss itself. The names of their tensors, empty where all are finite.
+std::string WhereDiverged(const std::vector<std::string>& not_finite, double loss);
+
+/// Gathers the losses of micro-batches and the updates, in any order, into reports of steps.
+/// Micro-batches and steps are counted from the first of this run.
+class StepWatch {
  public:
-  DivergenceWatch(const TrainingOptions& options, int microbatches);
+  /// `options` are borrowed.
+  StepWatch(const TrainingOptions& options, int microbatches);
   /// Throws Diverged if this completes a batch up to which the run HasDiverged.
-  void Add(int64_t microbatch, double loss_sum);
+  void AddLoss(int64_t microbatch, double loss_sum);
+  /// After a step's update of the last stage.
+  void AddUpdate(int64_t step, float learning_rate, std::optional<double> gradient_norm);
 
  private:
-  NetworkShape shape_;
+  void Report();
+
+  const TrainingOptions& options_;
   int microbatches_;
   double tokens_;
   std::map<int64_t, std::pair<int, double>> open_;  ///< by step: micro-batches seen, their sum
   std::vector<double> step_losses_;                 ///< of those complete from the first on
+  std::map<int64_t, StepReport> updated_;           ///< by step: not yet reported
+  int64_t reported_ = 0;
 };
 
 /// Marks the result as diverged instead if that is no number or above ln V + 1: the last updates

@@ -1,13 +1,33 @@
 #include "runtime/versions.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace pipelag {
+namespace {
 
-VersionTable::VersionTable(const Program& program, int stage)
+constexpr int64_t kNothing = std::numeric_limits<int64_t>::min();
+
+}  // namespace
+
+VersionTable::VersionTable(const Program& program, int stage, int history, int buffers)
     : in_place_(program.schedule().policy == WeightPolicy::kLatest || program.schedule().flushes()),
       flushes_(program.schedule().flushes()),
-      steps_(program.steps()) {
+      oldest_(-history),
+      steps_(program.steps()),
+      contents_(static_cast<size_t>(buffers), kNothing) {
+  CHECK(history >= 0 && buffers > history);
+  CountReaders(program, stage);
+  for (int buffer = buffers - 1; buffer > history; --buffer) free_.push_back(buffer);
+  for (int age = history; age >= 0; --age) {
+    live_.push_back({-age, age, ReadersOf(-age)});
+    contents_[static_cast<size_t>(age)] = -age;
+  }
+  peak_ = static_cast<int>(live_.size());
+  DropDead();
+}
+
+void VersionTable::CountReaders(const Program& program, int stage) {
   const Schedule& schedule = program.schedule();
   const auto& body =
       schedule.body[static_cast<size_t>(schedule.placement[static_cast<size_t>(stage)])];
@@ -15,26 +35,30 @@ VersionTable::VersionTable(const Program& program, int stage)
     const Action& action = body[i];
     if (action.stage != stage || !HasMicrobatch(action.kind)) continue;
     if (action.kind == ActionKind::kBackwardWeight) continue;
-    ++readers_per_batch_;
-    if (!in_place_) delay_ = program.ReadDelay(stage, static_cast<int>(i));
-  }
-  live_.push_back({0, 0, ReadersOf(0)});
-  contents_.assign(static_cast<size_t>(program.versions(stage).weight_versions), -1);
-  contents_[0] = 0;
-  for (int buffer = program.versions(stage).weight_versions - 1; buffer > 0; --buffer) {
-    free_.push_back(buffer);
+    const int delay = program.ReadDelay(stage, static_cast<int>(i));
+    const auto found = std::find_if(readers_.begin(), readers_.end(),
+                                    [&](const Readers& readers) { return readers.delay == delay; });
+    if (found == readers_.end()) {
+      readers_.push_back({delay, 1});
+    } else {
+      ++found->count;
+    }
   }
 }
 
-/// Batches that read it, clipped to those of the run: version 0 serves all up to the delay.
+/// Of the batches of the run; the oldest version serves all that would read an older one.
 int64_t VersionTable::ReadersOf(int64_t version) const {
-  const int64_t last = std::min(version + delay_, steps_ - 1);
-  const int64_t first = version == 0 ? 0 : version + delay_;
-  return std::max<int64_t>(0, last - first + 1) * readers_per_batch_;
+  int64_t count = 0;
+  for (const Readers& readers : readers_) {
+    const int64_t last = std::min(version + readers.delay, steps_ - 1);
+    const int64_t first = version == oldest_ ? 0 : std::max<int64_t>(0, version + readers.delay);
+    count += std::max<int64_t>(0, last - first + 1) * readers.count;
+  }
+  return count;
 }
 
 int VersionTable::BufferOf(int64_t version) const {
-  if (in_place_) return 0;
+  if (in_place_ && version >= 0) return 0;
   for (const Live& live : live_) {
     if (live.version == version) return live.buffer;
   }
@@ -43,13 +67,13 @@ int VersionTable::BufferOf(int64_t version) const {
 
 int VersionTable::BufferTakenAt(int64_t batch) const {
   if (in_place_) return flushes_ ? 0 : -1;
-  const auto found =
-      std::find(contents_.begin(), contents_.end(), std::max<int64_t>(0, batch - delay_));
+  const auto found = std::find(contents_.begin(), contents_.end(),
+                               std::max(oldest_, batch - readers_.front().delay));
   return found == contents_.end() ? -1 : static_cast<int>(found - contents_.begin());
 }
 
 void VersionTable::Read(int64_t version) {
-  if (in_place_) return;
+  if (in_place_ && version >= 0) return;
   for (Live& live : live_) {
     if (live.version == version) {
       CHECK(live.readers > 0);

@@ -11,8 +11,10 @@ namespace pipelag {
 
 class VersionTable {
  public:
-  /// Of one placed stage of a run.
-  VersionTable(const Program& program, int stage);
+  /// Of one placed stage of a run. A run that goes on from an earlier one begins with `history`
+  /// versions older than its version 0, numbered −1 and down: batch t reads max(−history, t −
+  /// delay) or newer. Buffer a holds version −a at first; there are `buffers`.
+  VersionTable(const Program& program, int stage, int history, int buffers);
 
   /// Buffer of a live version; a broken promise (CHECK) for one that is not.
   int BufferOf(int64_t version) const;
@@ -40,13 +42,20 @@ class VersionTable {
     int64_t readers = 0;  // yet to come
   };
 
+  /// Batches are read from by so many F, B or I that are so late.
+  struct Readers {
+    int delay = 0;
+    int64_t count = 0;
+  };
+
+  void CountReaders(const Program& program, int stage);
   int64_t ReadersOf(int64_t version) const;
   void DropDead();
 
-  bool in_place_;      // every reader reads the newest version: one buffer does
-  bool flushes_;       // and none of them before an update of its own batch
-  int64_t delay_ = 0;  // version of batch t is max(0, t − delay)
-  int64_t readers_per_batch_ = 0;
+  bool in_place_;  // from version 0 on every reader reads the newest: one buffer does
+  bool flushes_;   // and none of them before an update of its own batch
+  std::vector<Readers> readers_;
+  int64_t oldest_ = 0;  // version of batch t is max(oldest, t − delay)
   int64_t steps_ = 0;
   int64_t newest_ = 0;
   std::vector<Live> live_;  // ascending version

@@ -31,12 +31,13 @@ Worker::Worker(const Program& program, const RankPlan& plan, const WorkerOptions
       transport_(transport),
       losses_(losses) {
   for (const StagePlan& stage : plan_.stages) {
-    stages_.push_back({.stage = stage.stage,
-                       .versions = VersionTable(program, stage.stage),
-                       .gradient_buffers = stage.gradient_buffers,
-                       .same_delay = stage.same_delay,
-                       .activations = SlotPool(stage.activation_slots),
-                       .kept = SlotPool(stage.kept_slots)});
+    stages_.push_back(
+        {.stage = stage.stage,
+         .versions = VersionTable(program, stage.stage, stage.history, stage.weight_buffers),
+         .gradient_buffers = stage.gradient_buffers,
+         .same_delay = stage.same_delay,
+         .activations = SlotPool(stage.activation_slots),
+         .kept = SlotPool(stage.kept_slots)});
   }
   for (const MessagePlan& messages : plan_.messages) {
     if (messages.lane == kHandover) {
@@ -62,27 +63,14 @@ WorkerResult Worker::Run() {
   }
   for (LaneWalk walk(program_, plan_.rank); !walk.done(); walk.Advance()) {
     const RunAction& action = walk.action();
-    switch (action.kind) {
-      case ActionKind::kForward:
-      case ActionKind::kBackward:
-      case ActionKind::kBackwardInput:
-      case ActionKind::kBackwardWeight:
-        DoStage(action);
-        break;
-      case ActionKind::kUpdate:
-        DoUpdate(action);
-        break;
-      case ActionKind::kAllReduce:
-        DoReduction(action);
-        break;
-      case ActionKind::kSendForward:
-      case ActionKind::kReceiveForward:
-      case ActionKind::kSendBackward:
-      case ActionKind::kReceiveBackward:
-        CHECK(false);
+    try {
+      Do(action);
+      SettleActions(options_.run_ahead);
+      SettleTransfers(false);
+    } catch (const Error& error) {
+      throw Error(fmt::format("rank {} at {}{}{}: {}", plan_.rank, action.stage,
+                              KindName(action.kind), action.microbatch, error.what()));
     }
-    SettleActions(options_.run_ahead);
-    SettleTransfers(false);
   }
   SettleActions(0);
   SettleTransfers(true);
@@ -93,6 +81,28 @@ WorkerResult Worker::Run() {
     result_.newest_weights.push_back(state.versions.newest_buffer());
   }
   return std::move(result_);
+}
+
+void Worker::Do(const RunAction& action) {
+  switch (action.kind) {
+    case ActionKind::kForward:
+    case ActionKind::kBackward:
+    case ActionKind::kBackwardInput:
+    case ActionKind::kBackwardWeight:
+      DoStage(action);
+      break;
+    case ActionKind::kUpdate:
+      DoUpdate(action);
+      break;
+    case ActionKind::kAllReduce:
+      DoReduction(action);
+      break;
+    case ActionKind::kSendForward:
+    case ActionKind::kReceiveForward:
+    case ActionKind::kSendBackward:
+    case ActionKind::kReceiveBackward:
+      CHECK(false);
+  }
 }
 
 Worker::StageState& Worker::StateOf(int stage) {
@@ -154,7 +164,7 @@ void Worker::DoStage(const RunAction& action) {
   task.action = action;
   TakeSlots(action, state, task);
   const bool reads = action.kind != ActionKind::kBackwardWeight;
-  const int64_t version = reads ? program_.WeightVersion(action) : -1;
+  const int64_t version = reads ? VersionReadBy(action) : 0;
   if (reads) task.weights = state.versions.BufferOf(version);
   const EventPtr buffer_free = PlaceOutput(action, task);
   const Message message = TakeMessage(action, task);
@@ -172,6 +182,12 @@ void Worker::DoStage(const RunAction& action) {
   }
   SendOutput(action, task, done);
   Record(action, done, Pending({message.arrived}));
+}
+
+/// Negative: one that was made before this run.
+int64_t Worker::VersionReadBy(const RunAction& action) const {
+  const int delay = program_.ReadDelay(action.stage, action.position);
+  return std::max(-options_.first_step, action.step - delay);
 }
 
 void Worker::TakeSlots(const RunAction& action, StageState& state, ComputeTask& task) {

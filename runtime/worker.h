@@ -19,6 +19,7 @@ namespace pipelag {
 
 struct WorkerOptions {
   size_t message_bytes = 0;
+  int64_t first_step = 0;  ///< updates done before this run, whose versions its batches may read
   int norm_values =
       0;  ///< tensors of the whole network: length of the vector that a norm's AR sums
   /// Told every micro-batch's Σ token losses by the worker that has them; throws to end the run.
@@ -42,7 +43,7 @@ class Worker {
   Worker(const Program& program, const RankPlan& plan, const WorkerOptions& options,
          Compute& compute, Transport& transport, std::vector<double>& losses);
 
-  /// Runs to the end. Throws whatever stopped it.
+  /// Runs to the end. Throws whatever stopped it, an Error with rank and action in front.
   WorkerResult Run();
   /// After Run has thrown: the spans of what had been done.
   WorkerResult Unfinished() { return std::move(result_); }
@@ -103,7 +104,9 @@ class Worker {
   StageState& StateOf(int stage);
   IncomingLane& IncomingOf(int lane);
   void PostReceive(IncomingLane& lane, int buffer, std::vector<EventPtr> after);
+  void Do(const RunAction& action);
   void DoStage(const RunAction& action);
+  int64_t VersionReadBy(const RunAction& action) const;
   void TakeSlots(const RunAction& action, StageState& state, ComputeTask& task);
   Message TakeMessage(const RunAction& action, ComputeTask& task);
   EventPtr PlaceOutput(const RunAction& action, ComputeTask& task);

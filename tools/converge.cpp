@@ -147,8 +147,10 @@ std::string TextOf(const StudyTable& table, const Study& study, const Corpus& co
   text += "at the same learning rate:\n" + Rows(table.rows);
   text += "\neach at its own best learning rate:\n" + Rows(table.best);
   return text +
-         "\nlosses in nats per byte, mean (least .. greatest) over seeds; train: mean of the "
-         "last twentieth of the run\n"
+         fmt::format(
+             "\nlosses in nats per {}, mean (least .. greatest) over seeds; train: mean of the "
+             "last twentieth of the run\n",
+             corpus.bytes ? "byte" : "token") +
          "gap: validation loss over synchronous (delay 0), ± standard error; closed: share of the "
          "gap without correction\n"
          "extra tokens: to the synchronous final train loss; lag: tokens to the own final train "

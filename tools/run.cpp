@@ -1,7 +1,6 @@
 // `pipelag run`: trains for real, one schedule or a series of them in turn, and holds what was
 // measured against what the simulator predicts.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -10,12 +9,15 @@
 #include <optional>
 
 #include "models/file.h"
+#include "runtime/checkpoint/folder.h"
 #include "runtime/cpu/threads.h"
 #include "runtime/runnable.h"
 #include "runtime/serial.h"
 #include "sim/simulator.h"
+#include "tools/checkpoint_flags.h"
 #include "tools/emulate.h"
 #include "tools/flags.h"
+#include "tools/progress.h"
 #include "tools/result.h"
 #include "tools/table.h"
 #include "tools/training_flags.h"
@@ -42,46 +44,85 @@ struct Series {
   const TrainingResult& typical() const { return runs[summary.typical]; }
 };
 
-/// On a terminal a line that grows; in a pipe nothing.
-class ProgressLine {
- public:
-  ProgressLine(std::string name, int64_t steps) : name_(std::move(name)), steps_(steps) {}
-  ~ProgressLine() {
-    if (shown_) fmt::print(stderr, "\r\x1b[K");
-  }
-  ProgressLine(const ProgressLine&) = delete;
-  ProgressLine& operator=(const ProgressLine&) = delete;
-
-  void Show(int64_t done) {
-    if (!terminal_) return;
-    shown_ = true;
-    constexpr int64_t kWidth = 40;
-    const auto filled = static_cast<size_t>(kWidth * done / steps_);
-    fmt::print(stderr, "\r{:<10} [{:<{}}] {}/{}", name_, std::string(filled, '#'), kWidth, done,
-               steps_);
-    std::fflush(stderr);
-  }
-
- private:
-  std::string name_;
-  int64_t steps_;
-  bool terminal_ = isatty(STDERR_FILENO) == 1;
-  bool shown_ = false;
+/// What a run gets from outside and leaves there.
+struct Outside {
+  CheckpointPlan checkpoints;
+  std::unique_ptr<StepLog> log;  ///< null: none
 };
 
+/// Steps of the whole training and those of them done before.
+struct Length {
+  int64_t first = 0;
+  int64_t last = 0;
+
+  int64_t steps() const { return last - first; }
+};
+
+Length LengthOf(const Arguments& arguments, const CheckpointPlan& plan) {
+  const Length length{plan.first_step(), arguments.CountOr("steps", kDefaultSteps)};
+  if (length.steps() < 1) {
+    throw Error(fmt::format("{}: {} is at step {}, so --steps {} leaves nothing to do",
+                            arguments.PlaceOf("resume"), plan.resumed->folder().string(),
+                            length.first, length.last));
+  }
+  return length;
+}
+
+nlohmann::ordered_json LogHeader(const Series& series, const SerialPlan& plan,
+                                 const TrainingOptions& options, const RunExtent& extent,
+                                 int ranks) {
+  return {{"schedule", series.name},
+          {"ranks", ranks},
+          {"stages", plan.stages.size()},
+          {"microbatches", plan.microbatches},
+          {"optimizer", options.optimizer.name},
+          {"correction", options.correction.name},
+          {"first_step", extent.first_step},
+          {"last_step", extent.last_step},
+          {"tokens_per_step", extent.tokens_per_step}};
+}
+
 TrainingResult TrainOnce(const Series& series, const SerialPlan& plan, TrainingOptions options,
-                         const Corpus& corpus, bool serial) {
-  ProgressLine progress(series.name, plan.steps);
-  options.on_step = [&](int64_t done) { progress.Show(done); };
-  return serial ? TrainSerially(plan, options, corpus)
-                : TrainOnThreads(*series.program, options, corpus);
+                         const Corpus& corpus, bool serial, const Outside& outside) {
+  const int64_t first = outside.checkpoints.first_step();
+  const RunExtent extent{first, first + plan.steps, TokensPerStep(options, plan.microbatches)};
+  const int ranks = series.program && !serial ? series.program->schedule().ranks : 1;
+  std::vector<std::string> notes;
+  const auto writer =
+      Attach(outside.checkpoints, plan, corpus, ranks, extent.last_step, options, notes);
+  for (const std::string& note : notes) fmt::print(stderr, "pipelag: {}\n", note);
+  if (outside.log) {
+    outside.log->Begin(LogHeader(series, plan, options, extent, ranks), extent);
+  }
+  TrainingResult result;
+  {
+    ProgressLine progress(series.name, extent);
+    options.on_step = [&](const StepReport& report) {
+      progress.Show(report);
+      if (outside.log) outside.log->Add(report);
+    };
+    result = serial ? TrainSerially(plan, options, corpus)
+                    : TrainOnThreads(*series.program, options, corpus);
+  }
+  if (result.diverged) {
+    std::string kept;
+    if (writer) {
+      const std::vector<int64_t> steps = CompleteSteps(writer->settings().folder);
+      kept = steps.empty()
+                 ? "; there is no checkpoint yet"
+                 : fmt::format("; the last checkpoint is {}",
+                               (writer->settings().folder / StepFolderName(steps.back())).string());
+    }
+    fmt::print(stderr, "pipelag: {} diverged at step {}: {}{}\n", series.name, *result.diverged,
+               result.diverged_where, kept);
+  }
+  return result;
 }
 
 /// The series to run and, in `plans`, what its serial reference would be.
-std::vector<Series> SeriesOf(const Arguments& arguments, bool serial,
+std::vector<Series> SeriesOf(const Arguments& arguments, bool serial, int64_t steps,
                              std::vector<SerialPlan>& plans) {
   std::vector<Series> all;
-  const int64_t steps = arguments.CountOr("steps", kDefaultSteps);
   if (arguments.Has("delay")) {
     if (!serial) {
       throw Error(
@@ -178,8 +219,9 @@ void WriteLosses(const std::string& file, const std::vector<Series>& all) {
   for (const Series& series : all) {
     const TrainingResult& run = series.typical();
     for (size_t step = 0; step < run.step_losses.size(); ++step) {
-      csv += fmt::format("{},{},{},", series.name, step,
-                         static_cast<int64_t>(step + 1) * run.trace.tokens_per_step);
+      const int64_t number = run.first_step + static_cast<int64_t>(step);
+      csv +=
+          fmt::format("{},{},{},", series.name, number, (number + 1) * run.trace.tokens_per_step);
       csv += std::isfinite(run.step_losses[step]) ? fmt::format("{:.6f}\n", run.step_losses[step])
                                                   : std::string("diverged\n");
     }
@@ -203,11 +245,13 @@ nlohmann::ordered_json JsonOf(const Series& series, const Corpus& corpus) {
   const TrainingResult& run = series.typical();
   if (run.diverged) {
     json["diverged"] = *run.diverged;
+    json["diverged_where"] = run.diverged_where;
   } else {
     json["final_loss"] = run.final_loss();
     json["validation_loss"] = run.validation_loss;
     json["weights_sha256"] = run.weights_sha256;
   }
+  if (run.first_step > 0) json["first_step"] = run.first_step;
   json["validation_tokens"] = run.validation_tokens;
   if (corpus.entropy_rate) json["entropy_per_byte"] = *corpus.entropy_rate;
   json["repetitions"] = series.runs.size();
@@ -263,13 +307,15 @@ std::string Table(const std::vector<Series>& all) {
 std::string TextOf(const std::vector<Series>& all, const TrainingOptions& options,
                    const Corpus& corpus) {
   const TrainingResult& first = all.front().typical();
+  const std::string from =
+      first.first_step > 0 ? fmt::format(" from step {} on", first.first_step) : "";
   std::string text =
-      fmt::format("trained on {}: {} layers of {} channels, {} tokens a step, {} steps, {}\n\n",
+      fmt::format("trained on {}: {} layers of {} channels, {} tokens a step, {} steps{}, {}\n\n",
                   corpus.source, options.shape.layers, options.shape.hidden,
-                  first.trace.tokens_per_step, first.trace.steps, options.optimizer.name);
+                  first.trace.tokens_per_step, first.trace.steps, from, options.optimizer.name);
   text += Table(all);
-  text +=
-      fmt::format("\nlosses in nats per byte; validation over {} tokens", first.validation_tokens);
+  text += fmt::format("\nlosses in nats per {}; validation over {} tokens",
+                      corpus.bytes ? "byte" : "token", first.validation_tokens);
   if (corpus.entropy_rate) {
     text += fmt::format("; the text's own entropy is {:.4f}", *corpus.entropy_rate);
   }
@@ -304,30 +350,39 @@ int Run(const Arguments& arguments) {
   const std::string trace = arguments.Output("trace");
   const std::string loss = arguments.Output("loss");
   const std::filesystem::path folder = arguments.TextOr("traces", "");
+  Outside outside{CheckpointsOf(arguments), nullptr};
+  const Length length = LengthOf(arguments, outside.checkpoints);
   std::vector<SerialPlan> plans;
-  std::vector<Series> all = SeriesOf(arguments, serial, plans);
+  std::vector<Series> all = SeriesOf(arguments, serial, length.steps(), plans);
   if (!trace.empty() && all.size() > 1) {
     throw Error("--trace holds one schedule; several go to a folder with --traces");
   }
   std::optional<size_t> predict_from;
   if (arguments.Has("predict-from")) predict_from = SourceOf(arguments, all, serial);
   const TrainingOptions options =
-      TrainingOf(arguments, static_cast<int>(plans.front().stages.size()), plans.front().steps);
+      TrainingOf(arguments, static_cast<int>(plans.front().stages.size()), length.last);
   const Corpus corpus = CorpusOf(arguments, options);
   if (!folder.empty()) {
     std::filesystem::create_directories(folder);
     CheckWritable(folder / "side-by-side.json");
   }
   const int64_t repetitions = arguments.CountOr("repeat", 1);
+  if (outside.checkpoints.any() && (all.size() > 1 || repetitions > 1)) {
+    throw Error(
+        "checkpoints and files of weights are of one run: name one --schedule, no --repeat");
+  }
+  if (arguments.Has("log")) {
+    outside.log = std::make_unique<StepLog>(arguments.Output("log"), arguments.Has("resume"));
+  }
   const int64_t warm_up = WarmUpOf(arguments);
   // In turn rather than one after the other: what slows the machine for a while slows them all.
   for (int64_t i = 0; i < repetitions; ++i) {
     for (size_t k = 0; k < all.size(); ++k) {
       TrainingOptions own = options;
       if (plans[k].stages.size() != options.split.size()) {
-        own = TrainingOf(arguments, static_cast<int>(plans[k].stages.size()), plans[k].steps);
+        own = TrainingOf(arguments, static_cast<int>(plans[k].stages.size()), length.last);
       }
-      all[k].runs.push_back(TrainOnce(all[k], plans[k], own, corpus, serial));
+      all[k].runs.push_back(TrainOnce(all[k], plans[k], own, corpus, serial, outside));
     }
   }
   for (Series& series : all) {
@@ -393,6 +448,7 @@ Subcommand RunCommand() {
             {"delay", "COUNT[,COUNT...]",
              "of --backend serial: gradient delay of all stages or of each"}},
            TrainingFlags(),
+           CheckpointFlags(),
            CostFlags(),
            {{"repeat", "COUNT", "run the series this often (default: 1)"},
             {"predict-from", "SCHEDULE", "calibrate on this schedule's traces and predict all"},
@@ -402,6 +458,8 @@ Subcommand RunCommand() {
              "write the measured traces of all, with --predict-from the simulated ones and the "
              "costs too"},
             {"loss", "FILE", "write the loss of every step as CSV"},
+            {"log", "FILE",
+             "write a line of JSON per step as it is done, behind what is there with --resume"},
             FormatFlag()}}),
       .run = Run,
   };

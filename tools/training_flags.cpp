@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "runtime/data/grammar.h"
+#include "tools/checkpoint_flags.h"
 
 namespace pipelag {
 namespace {
@@ -47,12 +48,14 @@ std::vector<Flag> CommonTrainingFlags() {
       {"layers", "COUNT", "transformer layers (default: 4)"},
       {"hidden", "COUNT", "channels (default: 128)"},
       {"heads", "COUNT", "attention heads (default: 4)"},
-      {"sequence", "COUNT", "bytes per sequence (default: 64)"},
+      {"sequence", "COUNT", "tokens per sequence (default: 64)"},
       {"microbatch-size", "COUNT", "sequences per micro-batch (default: 4)"},
       {"split", "COUNT[,COUNT...]", "layers of each stage (default: even)"},
-      {"data", "FILE",
-       "a text, taken as bytes: the first 90 % to train on, the rest to validate "
-       "(default: a generated text of known entropy)"},
+      {"vocabulary", "COUNT", "tokens there are, 50257 for GPT-2's (default: 256, for bytes)"},
+      {"data", "FILE[,FILE...]",
+       "texts, taken as bytes, or .bin files of 16-bit tokens, nanoGPT's or llm.c's: the first "
+       "90 % to train on, the rest to validate (default: a generated text of known entropy)"},
+      {"validation-data", "FILE[,FILE...]", "validate on these, train on all of --data"},
       {"warmup-steps", "COUNT", "steps of linear warm-up (default: a tenth of the run)"},
       {"momentum", "FRACTION", "of sgd and muon (default: the optimizer's own)"},
       {"weight-decay", "RATE", "decoupled, not on vectors (default: the optimizer's own)"},
@@ -85,6 +88,8 @@ TrainingOptions CommonTrainingOf(const Arguments& arguments, int stages, int64_t
   options.shape.hidden = SmallCount(arguments, "hidden", 128);
   options.shape.heads = SmallCount(arguments, "heads", 4);
   options.shape.sequence = SmallCount(arguments, "sequence", 64);
+  options.shape.vocabulary = SmallCount(arguments, "vocabulary", 256);
+  TakeShapeOfInit(arguments, options.shape);
   CheckShape(options.shape);
   options.microbatch_size = SmallCount(arguments, "microbatch-size", 4);
   options.split = SplitOf(arguments, options.shape.layers, stages);
@@ -124,8 +129,21 @@ TrainingOptions TrainingOf(const Arguments& arguments, int stages, int64_t steps
 }
 
 Corpus CorpusOf(const Arguments& arguments, const TrainingOptions& options) {
-  if (arguments.Has("data")) return LoadText(arguments.Text("data"), options.shape.sequence);
-  return GrammarCorpus(1, options.shape.sequence);
+  if (!arguments.Has("data")) {
+    if (arguments.Has("validation-data")) {
+      throw Error(fmt::format("{}: needs --data", arguments.PlaceOf("validation-data")));
+    }
+    Corpus grammar = GrammarCorpus(1, options.shape.sequence);
+    CheckVocabulary(grammar.train, options.shape.vocabulary);
+    return grammar;
+  }
+  const std::vector<std::string> validation = arguments.Has("validation-data")
+                                                  ? arguments.Texts("validation-data")
+                                                  : std::vector<std::string>();
+  Corpus corpus = LoadCorpus(arguments.Texts("data"), validation, options.shape.sequence);
+  CheckVocabulary(corpus.train, options.shape.vocabulary);
+  CheckVocabulary(corpus.validation, options.shape.vocabulary);
+  return corpus;
 }
 
 }  // namespace pipelag

@@ -19,6 +19,8 @@ float Correction::Rate(const StageTensor& place, float learning_rate, int64_t nu
   return inner_->Rate(place, learning_rate, number);
 }
 
+std::vector<StatePart> Correction::State() { return inner_->State(); }
+
 int64_t Correction::StateFloats(int index) const { return inner_->StateFloats(index); }
 
 }  // namespace pipelag

@@ -39,6 +39,7 @@ class Correction : public Optimizer {
   Correction(std::unique_ptr<Optimizer> inner, StageDelay delay);
   void ComputeUpdate(const TensorUpdate& update, float* displacement) override;
   float Rate(const StageTensor& place, float learning_rate, int64_t number) const override;
+  std::vector<StatePart> State() override;
   int64_t StateFloats(int tensor) const override;
 
  protected:

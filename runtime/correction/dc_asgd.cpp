@@ -25,6 +25,12 @@ DcAsgd::DcAsgd(const CorrectionOptions& options, std::unique_ptr<Optimizer> inne
   }
 }
 
+std::vector<StatePart> DcAsgd::State() {
+  std::vector<StatePart> parts = Correction::State();
+  AddParts("correction_avg_sq", squares_, parts);
+  return parts;
+}
+
 int64_t DcAsgd::StateFloats(int index) const {
   return Correction::StateFloats(index) + (squares_.empty() ? 0 : tensor(index).elements());
 }

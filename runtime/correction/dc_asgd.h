@@ -16,6 +16,7 @@ class DcAsgd : public Correction {
   DcAsgd(const CorrectionOptions& options, std::unique_ptr<Optimizer> inner, StageDelay delay,
          bool adaptive);
   void ComputeUpdate(const TensorUpdate& update, float* displacement) override;
+  std::vector<StatePart> State() override;
   int64_t StateFloats(int tensor) const override;
 
  private:

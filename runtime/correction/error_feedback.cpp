@@ -18,6 +18,17 @@ ErrorFeedback::ErrorFeedback(const CorrectionOptions& options, std::unique_ptr<O
   }
 }
 
+std::vector<StatePart> ErrorFeedback::State() {
+  std::vector<StatePart> parts = Correction::State();
+  if (previous_.empty()) return parts;
+  AddParts("correction_previous", previous_, parts);
+  for (int i = 0; i < tensor_count(); ++i) {
+    parts.push_back(
+        {.tensor = i, .name = "correction_rate", .floats = {&rates_[static_cast<size_t>(i)], 1}});
+  }
+  return parts;
+}
+
 int64_t ErrorFeedback::StateFloats(int index) const {
   return Correction::StateFloats(index) + (previous_.empty() ? 0 : tensor(index).elements());
 }

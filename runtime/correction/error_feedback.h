@@ -24,6 +24,7 @@ class ErrorFeedback : public Correction {
   ErrorFeedback(const CorrectionOptions& options, std::unique_ptr<Optimizer> inner,
                 StageDelay delay);
   void ComputeUpdate(const TensorUpdate& update, float* displacement) override;
+  std::vector<StatePart> State() override;
   int64_t StateFloats(int tensor) const override;
 
  private:

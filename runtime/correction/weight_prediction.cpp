@@ -21,6 +21,12 @@ WeightPrediction::WeightPrediction(const CorrectionOptions& options,
   if (horizon_ > 0) master_.resize(static_cast<size_t>(layout().size()), 0.0f);
 }
 
+std::vector<StatePart> WeightPrediction::State() {
+  std::vector<StatePart> parts = Correction::State();
+  AddParts("correction_master", master_, parts);
+  return parts;
+}
+
 int64_t WeightPrediction::StateFloats(int index) const {
   return Correction::StateFloats(index) + (master_.empty() ? 0 : tensor(index).elements());
 }

@@ -20,6 +20,7 @@ class WeightPrediction : public Correction {
   void ComputeUpdate(const TensorUpdate& update, float* displacement) override;
   void Apply(const TensorUpdate& update, const float* displacement, float* target) override;
   const float* FinalWeights(const float* newest) const override;
+  std::vector<StatePart> State() override;
   int64_t StateFloats(int tensor) const override;
 
  private:

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
+#include "runtime/checkpoint/writer.h"
 #include "runtime/data/sampler.h"
 #include "runtime/network/gemm.h"
 #include "runtime/optimizer/norm.h"
@@ -17,12 +19,14 @@ CpuCompute::StageState::StageState(const TrainingOptions& options, const StagePl
                               {.updates = planned.gradient_delay})) {}
 
 CpuCompute::CpuCompute(const RankPlan& plan, const TrainingOptions& options, int microbatches,
-                       const Corpus& corpus, const RunControl& control)
+                       const Corpus& corpus, const RunControl& control, OnUpdate on_update)
     : options_(options),
       scale_(static_cast<float>(1.0 / static_cast<double>(TokensPerStep(options, microbatches)))),
       message_elements_(TokensPerStep(options, 1) * options.shape.hidden),
       corpus_(corpus),
-      control_(control) {
+      control_(control),
+      on_update_(std::move(on_update)),
+      first_microbatch_(options.first_step() * microbatches) {
   const auto tokens = static_cast<size_t>(TokensPerStep(options, 1));
   tokens_.resize(tokens);
   targets_.resize(tokens);
@@ -54,7 +58,8 @@ void CpuCompute::Place(const RankPlan& plan) {
     for (int k = 0; k < stage.plan.gradient_buffers; ++k) {
       stage.gradients.push_back(take(network.layout().size()));
     }
-    InitialiseWeights(network.layout(), options_.shape, options_.seed, stage.weights[0]);
+    BeginStage(options_, stage.plan.speaks ? stage.plan.slice : -1, *stage.optimizer,
+               {stage.weights.begin(), stage.weights.begin() + stage.plan.history + 1});
   }
   for (const MessagePlan& planned : plan.messages) {
     auto& [lane, buffers] = messages_.emplace_back(planned.lane, std::vector<float*>());
@@ -155,8 +160,9 @@ void CpuCompute::SpoilFreed(const StageState& stage, const ComputeTask& task) co
 }
 
 void CpuCompute::FillData(const StageState& stage, const ComputeTask& task) {
-  FillMicrobatch(corpus_, options_.seed, task.action.microbatch, options_.microbatch_size,
-                 options_.shape.sequence, stage.network.first() ? tokens_.data() : nullptr,
+  FillMicrobatch(corpus_, options_.seed, first_microbatch_ + task.action.microbatch,
+                 options_.microbatch_size, options_.shape.sequence,
+                 stage.network.first() ? tokens_.data() : nullptr,
                  stage.network.last() ? targets_.data() : nullptr);
 }
 
@@ -198,18 +204,33 @@ void CpuCompute::BackwardWeight(StageState& stage, const ComputeTask& task) {
 void CpuCompute::Update(StageState& stage, const ComputeTask& task) {
   const StageLayout& layout = stage.network.layout();
   float* gradients = stage.gradients[static_cast<size_t>(task.gradients)];
+  std::optional<double> norm;
   if (task.norms != nullptr) {
     const std::span<const double> norms(task.norms,
                                         static_cast<size_t>(TensorCount(options_.shape)));
     ScaleGradients(layout, ClipFactor(norms, *options_.clip_norm), gradients);
+    norm = GlobalNorm(norms);
   }
-  const int64_t number = task.action.step + 1;
+  const int64_t number = options_.first_step() + task.action.step + 1;
+  const float rate = LearningRate(options_.learning_rate, number);
+  float* target = stage.weights[static_cast<size_t>(task.target)];
   stage.optimizer->Step(
-      gradients, stage.weights[static_cast<size_t>(task.weights)],
-      stage.weights[static_cast<size_t>(task.target)], LearningRate(options_.learning_rate, number),
-      number, task.taken_at < 0 ? nullptr : stage.weights[static_cast<size_t>(task.taken_at)]);
+      gradients, stage.weights[static_cast<size_t>(task.weights)], target, rate, number,
+      task.taken_at < 0 ? nullptr : stage.weights[static_cast<size_t>(task.taken_at)]);
   std::fill_n(gradients, layout.size(), 0.0f);
-  if (stage.network.last() && stage.plan.speaks && options_.on_step) options_.on_step(number);
+  if (!stage.plan.speaks) return;
+  if (options_.checkpoints != nullptr) {
+    options_.checkpoints->Updated(stage.plan.slice, number, *stage.optimizer, target);
+  }
+  if (stage.network.last() && on_update_) on_update_(task.action.step, rate, norm);
+}
+
+std::string CpuCompute::NotFinite(size_t index) const {
+  std::string tensor;
+  for (const float* weights : stages_[index]->weights) {
+    if (tensor.empty()) tensor = FirstNotFinite(layout(index), weights);
+  }
+  return tensor;
 }
 
 void CpuCompute::TakeNorms(const StageState& stage, const ComputeTask& task) {

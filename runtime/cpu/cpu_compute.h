@@ -1,7 +1,10 @@
 // Compute on the calling thread of a CPU: a task has happened when Start returns.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "runtime/compute.h"
@@ -16,9 +19,13 @@ namespace pipelag {
 /// Stages of one rank. `options`, `corpus` and `control` are borrowed.
 class CpuCompute : public Compute {
  public:
+  /// Told of every update of the last stage; may be called from any thread that computes.
+  using OnUpdate =
+      std::function<void(int64_t step, float learning_rate, std::optional<double> gradient_norm)>;
+
   /// `microbatches` per step: gradients are means over the whole batch.
   CpuCompute(const RankPlan& plan, const TrainingOptions& options, int microbatches,
-             const Corpus& corpus, const RunControl& control);
+             const Corpus& corpus, const RunControl& control, OnUpdate on_update = {});
 
   std::byte* MessageBuffer(int lane, int index) override;
   std::span<float> GradientBuffer(int stage, int index) override;
@@ -30,6 +37,8 @@ class CpuCompute : public Compute {
     return stage.optimizer->FinalWeights(stage.weights[static_cast<size_t>(newest_buffer)]);
   }
   const StageLayout& layout(size_t index) const { return stages_[index]->network.layout(); }
+  /// The first tensor of the `index`-th stage of which some version is not finite; else empty.
+  std::string NotFinite(size_t index) const;
 
  private:
   struct StageState {
@@ -62,11 +71,13 @@ class CpuCompute : public Compute {
   int64_t message_elements_;
   const Corpus& corpus_;
   const RunControl& control_;
+  OnUpdate on_update_;
+  int64_t first_microbatch_;  // of the run, among all of the training
   std::vector<std::unique_ptr<StageState>> stages_;
   std::unique_ptr<Arena> arena_;
   std::vector<std::pair<int, std::vector<float*>>> messages_;  // by lane
-  std::vector<uint8_t> tokens_;
-  std::vector<uint8_t> targets_;
+  std::vector<Token> tokens_;
+  std::vector<Token> targets_;
 };
 
 }  // namespace pipelag

@@ -26,6 +26,19 @@ void CheckCopiesAgree(const Schedule& schedule, const std::vector<StageWeights>&
   }
 }
 
+/// By slice of the network.
+std::vector<std::string> NotFinite(const Schedule& schedule, const std::vector<RankPlan>& plans,
+                                   const std::vector<std::unique_ptr<CpuCompute>>& computes) {
+  std::vector<std::string> tensors(static_cast<size_t>(schedule.stages));
+  for (size_t rank = 0; rank < plans.size(); ++rank) {
+    for (size_t i = 0; i < plans[rank].stages.size(); ++i) {
+      std::string& tensor = tensors[static_cast<size_t>(plans[rank].stages[i].slice)];
+      if (tensor.empty()) tensor = computes[rank]->NotFinite(i);
+    }
+  }
+  return tensors;
+}
+
 }  // namespace
 
 TrainingResult TrainOnThreads(const Program& program, const TrainingOptions& options,
@@ -47,15 +60,22 @@ TrainingResult TrainOnThreads(const Program& program, const TrainingOptions& opt
     control.set_patience(std::chrono::seconds(1));
   }
   LocalHub hub(program, control);
+  // One watch for all ranks that have losses or updates to tell of: they take turns.
+  StepWatch watch(options, schedule.microbatches);
+  std::mutex watching;
   const std::vector<int> slots = NeverDelayingSlots(program);
   std::vector<RankPlan> plans;
   std::vector<std::unique_ptr<CpuCompute>> computes;
   std::vector<std::unique_ptr<Transport>> transports;
   std::vector<RankBackend> backends;
   for (int rank = 0; rank < schedule.ranks; ++rank) {
-    plans.push_back(PlanRank(program, rank, slots));
-    computes.push_back(std::make_unique<CpuCompute>(plans.back(), options, schedule.microbatches,
-                                                    corpus, control));
+    plans.push_back(PlanRank(program, rank, slots, options.first_step()));
+    computes.push_back(
+        std::make_unique<CpuCompute>(plans.back(), options, schedule.microbatches, corpus, control,
+                                     [&](int64_t step, float rate, std::optional<double> norm) {
+                                       const std::lock_guard lock(watching);
+                                       watch.AddUpdate(step, rate, norm);
+                                     }));
     transports.push_back(hub.End(rank));
     const RankBackend inner{computes.back().get(), transports.back().get()};
     backends.push_back(interpose ? interpose(rank, inner, control) : inner);
@@ -65,23 +85,26 @@ TrainingResult TrainOnThreads(const Program& program, const TrainingOptions& opt
   worker.message_bytes = static_cast<size_t>(options.microbatch_size) *
                          static_cast<size_t>(options.shape.sequence) *
                          static_cast<size_t>(options.shape.hidden) * sizeof(float);
+  worker.first_step = options.first_step();
   worker.norm_values = TensorCount(options.shape);
   std::vector<double> losses(static_cast<size_t>(program.total_microbatches()));
-  // One watch for all ranks that have losses: they take turns, and most schedules have only one.
-  DivergenceWatch watch(options, schedule.microbatches);
-  std::mutex watching;
   worker.watch = [&](int64_t microbatch, double loss) {
     const std::lock_guard lock(watching);
-    watch.Add(microbatch, loss);
+    watch.AddLoss(microbatch, loss);
   };
   TrainingResult training;
+  training.first_step = options.first_step();
   std::vector<WorkerResult> results;
   try {
     RunOnThreads(program, plans, worker, backends, control, losses, results);
   } catch (const Diverged& diverged) {
-    training.diverged = diverged.step;
+    training.diverged = training.first_step + diverged.step;
     losses.resize(static_cast<size_t>((diverged.step + 1) * schedule.microbatches));
     training.step_losses = StepLosses(options, schedule.microbatches, losses);
+    training.diverged_where =
+        diverged.where.empty()
+            ? WhereDiverged(NotFinite(schedule, plans, computes), training.step_losses.back())
+            : diverged.where;
     training.trace = CollectTrace(program, results);
     training.trace.tokens_per_step = TokensPerStep(options, schedule.microbatches);
     return training;
@@ -112,6 +135,7 @@ TrainingResult TrainOnThreads(const Program& program, const TrainingOptions& opt
   for (const StageWeights& stage : weights) pointers.push_back(stage.weights);
   training.step_losses = StepLosses(options, schedule.microbatches, losses);
   training.weights_sha256 = WeightsSha256(weights);
+  if (options.on_final_weights) options.on_final_weights(weights);
   training.validation_tokens = TokensPerStep(options, 1) * options.validation_microbatches;
   SetValidationLoss(options, ValidationLoss(options, corpus, pointers), training);
   return training;

@@ -11,17 +11,16 @@ namespace {
 // Keeps the samples' random numbers apart from those drawn for other purposes with the same seed.
 constexpr uint64_t kSampleStream = 2;
 
-void CopyWindow(const std::vector<uint8_t>& bytes, int64_t start, int row, int sequence,
-                uint8_t* tokens, uint8_t* targets) {
-  const uint8_t* window = bytes.data() + start;
+void CopyWindow(const TokenSequence& from, int64_t start, int row, int sequence, Token* tokens,
+                Token* targets) {
   const int64_t at = static_cast<int64_t>(row) * sequence;
-  if (tokens != nullptr) std::copy(window, window + sequence, tokens + at);
-  if (targets != nullptr) std::copy(window + 1, window + 1 + sequence, targets + at);
+  if (tokens != nullptr) from.Copy(start, sequence, tokens + at);
+  if (targets != nullptr) from.Copy(start + 1, sequence, targets + at);
 }
 
-/// Places at which a window of sequence + 1 bytes fits.
-int64_t Places(const std::vector<uint8_t>& bytes, int sequence) {
-  const int64_t places = static_cast<int64_t>(bytes.size()) - sequence;
+/// Places at which a window of sequence + 1 tokens fits.
+int64_t Places(const TokenSequence& tokens, int sequence) {
+  const int64_t places = tokens.size() - sequence;
   CHECK(places >= 1);
   return places;
 }
@@ -29,7 +28,7 @@ int64_t Places(const std::vector<uint8_t>& bytes, int sequence) {
 }  // namespace
 
 void FillMicrobatch(const Corpus& corpus, uint64_t seed, int64_t microbatch, int batch,
-                    int sequence, uint8_t* tokens, uint8_t* targets) {
+                    int sequence, Token* tokens, Token* targets) {
   const auto places = static_cast<uint64_t>(Places(corpus.train, sequence));
   for (int b = 0; b < batch; ++b) {
     const auto sample = static_cast<uint64_t>(microbatch * batch + b);
@@ -39,7 +38,7 @@ void FillMicrobatch(const Corpus& corpus, uint64_t seed, int64_t microbatch, int
 }
 
 void FillValidation(const Corpus& corpus, int64_t index, int64_t count, int batch, int sequence,
-                    uint8_t* tokens, uint8_t* targets) {
+                    Token* tokens, Token* targets) {
   CHECK(index >= 0 && index < count);
   const int64_t last_place = Places(corpus.validation, sequence) - 1;
   const int64_t last_window = std::max<int64_t>(count * batch - 1, 1);

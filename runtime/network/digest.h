@@ -1,9 +1,8 @@
-// One short fingerprint of bytes, and of all weights of a network, the same for every partition of
+// One short fingerprint of all weights of a network, the same for every partition of
 // it. Knows layouts and bytes only.
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "runtime/network/layout.h"
@@ -19,8 +18,5 @@ struct StageWeights {
 /// SHA-256, 64 lower-case hexadecimal digits, of every tensor's float32 values, little-endian, in
 /// global tensor order, without gaps. `stages` in network order, each once, the whole network.
 std::string WeightsSha256(const std::vector<StageWeights>& stages);
-
-/// SHA-256 of bytes, written likewise.
-std::string Sha256(std::string_view bytes);
 
 }  // namespace pipelag

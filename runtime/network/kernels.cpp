@@ -103,7 +103,7 @@ inline void GeluBackwardOf(int64_t rows, int64_t cols, const Real* x, Real* y_gr
 }  // namespace
 
 template <class Real>
-void EmbedForward(const uint8_t* tokens, int64_t batch, int64_t sequence, int64_t cols,
+void EmbedForward(const Token* tokens, int64_t batch, int64_t sequence, int64_t cols,
                   const Real* token_table, const Real* position_table, Real* x) {
   for (int64_t i = 0; i < batch * sequence; ++i) {
     const Real* token = token_table + tokens[i] * cols;
@@ -113,7 +113,7 @@ void EmbedForward(const uint8_t* tokens, int64_t batch, int64_t sequence, int64_
 }
 
 template <class Real>
-void EmbedBackward(const uint8_t* tokens, int64_t batch, int64_t sequence, int64_t cols,
+void EmbedBackward(const Token* tokens, int64_t batch, int64_t sequence, int64_t cols,
                    const Real* x_gradient, Real* token_gradient, Real* position_gradient) {
   for (int64_t i = 0; i < batch * sequence; ++i) {
     Real* token = token_gradient + tokens[i] * cols;
@@ -258,7 +258,7 @@ void CausalSoftmaxBackward(int64_t size, Real scale, const Real* probabilities, 
 }
 
 template <class Real>
-double CrossEntropyForward(int64_t rows, int64_t cols, const uint8_t* targets, Real* logits) {
+double CrossEntropyForward(int64_t rows, int64_t cols, const Token* targets, Real* logits) {
   double loss = 0;
   for (int64_t i = 0; i < rows; ++i) {
     Real* row = logits + i * cols;
@@ -286,7 +286,7 @@ double CrossEntropyForward(int64_t rows, int64_t cols, const uint8_t* targets, R
 
 template <class Real>
 void CrossEntropyBackward(int64_t rows, int64_t cols, const Real* probabilities,
-                          const uint8_t* targets, Real scale, Real* logit_gradient) {
+                          const Token* targets, Real scale, Real* logit_gradient) {
   for (int64_t i = 0; i < rows; ++i) {
     const Real* p = probabilities + i * cols;
     Real* g = logit_gradient + i * cols;
@@ -297,10 +297,9 @@ void CrossEntropyBackward(int64_t rows, int64_t cols, const Real* probabilities,
 
 // NOLINTBEGIN(bugprone-macro-parentheses): a type takes none.
 #define PIPELAG_KERNELS(Real)                                                                      \
-  template void EmbedForward(const uint8_t*, int64_t, int64_t, int64_t, const Real*, const Real*,  \
+  template void EmbedForward(const Token*, int64_t, int64_t, int64_t, const Real*, const Real*,    \
                              Real*);                                                               \
-  template void EmbedBackward(const uint8_t*, int64_t, int64_t, int64_t, const Real*, Real*,       \
-                              Real*);                                                              \
+  template void EmbedBackward(const Token*, int64_t, int64_t, int64_t, const Real*, Real*, Real*); \
   template void AddBias(int64_t, int64_t, const Real*, Real*);                                     \
   template void AddBiasAndResidual(int64_t, int64_t, const Real*, const Real*, Real*);             \
   template void AddColumnSums(int64_t, int64_t, const Real*, Real*);                               \
@@ -317,8 +316,8 @@ void CrossEntropyBackward(int64_t rows, int64_t cols, const Real* probabilities,
   template void GeluBackward(int64_t, int64_t, const Real*, Real*);                                \
   template void CausalSoftmaxForward(int64_t, Real, Real*);                                        \
   template void CausalSoftmaxBackward(int64_t, Real, const Real*, Real*);                          \
-  template double CrossEntropyForward(int64_t, int64_t, const uint8_t*, Real*);                    \
-  template void CrossEntropyBackward(int64_t, int64_t, const Real*, const uint8_t*, Real, Real*);
+  template double CrossEntropyForward(int64_t, int64_t, const Token*, Real*);                      \
+  template void CrossEntropyBackward(int64_t, int64_t, const Real*, const Token*, Real, Real*);
 
 PIPELAG_KERNELS(float)
 PIPELAG_KERNELS(double)

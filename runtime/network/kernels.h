@@ -8,15 +8,17 @@
 
 #include <cstdint>
 
+#include "runtime/data/token.h"
+
 namespace pipelag {
 
 /// x[b,t,:] = token_table[tokens[b,t],:] + position_table[t,:]; x is (batch · sequence, cols).
 template <class Real>
-void EmbedForward(const uint8_t* tokens, int64_t batch, int64_t sequence, int64_t cols,
+void EmbedForward(const Token* tokens, int64_t batch, int64_t sequence, int64_t cols,
                   const Real* token_table, const Real* position_table, Real* x);
 
 template <class Real>
-void EmbedBackward(const uint8_t* tokens, int64_t batch, int64_t sequence, int64_t cols,
+void EmbedBackward(const Token* tokens, int64_t batch, int64_t sequence, int64_t cols,
                    const Real* x_gradient, Real* token_gradient, Real* position_gradient);
 
 /// x += bias, for every row.
@@ -83,11 +85,11 @@ void CausalSoftmaxBackward(int64_t size, Real scale, const Real* probabilities, 
 /// In place: each row of logits becomes its softmax. Returns Σ −ln probability[i, targets[i]],
 /// added in double in ascending order of rows.
 template <class Real>
-double CrossEntropyForward(int64_t rows, int64_t cols, const uint8_t* targets, Real* logits);
+double CrossEntropyForward(int64_t rows, int64_t cols, const Token* targets, Real* logits);
 
 /// logit_gradient = scale · (probabilities − one-hot(targets)).
 template <class Real>
 void CrossEntropyBackward(int64_t rows, int64_t cols, const Real* probabilities,
-                          const uint8_t* targets, Real scale, Real* logit_gradient);
+                          const Token* targets, Real scale, Real* logit_gradient);
 
 }  // namespace pipelag

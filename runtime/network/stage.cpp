@@ -56,9 +56,9 @@ StageNetwork<Real>::StageNetwork(const NetworkShape& shape, LayerRange range, in
       rows_(batch_ * sequence_),
       vocabulary_(shape.vocabulary) {
   CHECK(microbatch_size >= 1);
-  if (shape.vocabulary > 256) {
-    throw Error(
-        fmt::format("tokens are bytes: a vocabulary of {} is more than 256", shape.vocabulary));
+  if (shape.vocabulary > kMostTokens) {
+    throw Error(fmt::format("tokens have 16 bits: a vocabulary of {} is more than {}",
+                            shape.vocabulary, kMostTokens));
   }
   const int layers = range.last - range.first;
   PlaceWeights(layers);
@@ -152,8 +152,8 @@ void StageNetwork<Real>::PlaceKept(int layers) {
 }
 
 template <class Real>
-double StageNetwork<Real>::Forward(const Real* weights, const uint8_t* tokens, const Real* input,
-                                   const uint8_t* targets, Real* activation, Real* output) {
+double StageNetwork<Real>::Forward(const Real* weights, const Token* tokens, const Real* input,
+                                   const Token* targets, Real* activation, Real* output) {
   Real* stream = activation + block_results_.front().input;
   if (first_) {
     EmbedForward(tokens, batch_, sequence_, cols_, weights + token_table_,
@@ -171,10 +171,9 @@ double StageNetwork<Real>::Forward(const Real* weights, const uint8_t* tokens, c
 }
 
 template <class Real>
-void StageNetwork<Real>::Backward(const Real* weights, const Real* activation,
-                                  const uint8_t* tokens, const uint8_t* targets,
-                                  const Real* output_gradient, Real loss_scale,
-                                  Real* input_gradient, Real* gradients) {
+void StageNetwork<Real>::Backward(const Real* weights, const Real* activation, const Token* tokens,
+                                  const Token* targets, const Real* output_gradient,
+                                  Real loss_scale, Real* input_gradient, Real* gradients) {
   Real* stream_gradient = first_ ? stream_.data() : input_gradient;
   if (last_) {
     HeadBackward(weights, activation, targets, loss_scale, stream_gradient, gradients);
@@ -193,7 +192,7 @@ void StageNetwork<Real>::Backward(const Real* weights, const Real* activation,
 
 template <class Real>
 void StageNetwork<Real>::BackwardInput(const Real* weights, const Real* activation,
-                                       const uint8_t* targets, const Real* output_gradient,
+                                       const Token* targets, const Real* output_gradient,
                                        Real loss_scale, Real* input_gradient, Real* kept) {
   Real* stream_gradient = first_ ? kept + kept_input_ : input_gradient;
   if (last_) {
@@ -208,7 +207,7 @@ void StageNetwork<Real>::BackwardInput(const Real* weights, const Real* activati
 }
 
 template <class Real>
-void StageNetwork<Real>::BackwardWeight(const Real* activation, const uint8_t* tokens,
+void StageNetwork<Real>::BackwardWeight(const Real* activation, const Token* tokens,
                                         const Real* kept, Real* gradients) {
   if (last_) {
     LinearBackwardWeight(rows_, cols_, vocabulary_, kept + kept_logits_, activation + final_norm_,
@@ -379,7 +378,7 @@ void StageNetwork<Real>::AttentionBackward(const Real* qkv, const Real* probabil
 }
 
 template <class Real>
-double StageNetwork<Real>::HeadForward(const Real* weights, const uint8_t* targets,
+double StageNetwork<Real>::HeadForward(const Real* weights, const Token* targets,
                                        Real* activation) const {
   Real* norm = activation + final_norm_;
   Real* logits = activation + head_probabilities_;
@@ -392,8 +391,8 @@ double StageNetwork<Real>::HeadForward(const Real* weights, const uint8_t* targe
 
 template <class Real>
 void StageNetwork<Real>::HeadBackward(const Real* weights, const Real* activation,
-                                      const uint8_t* targets, Real loss_scale,
-                                      Real* stream_gradient, Real* gradients) {
+                                      const Token* targets, Real loss_scale, Real* stream_gradient,
+                                      Real* gradients) {
   Real* logits = wide_.data();
   CrossEntropyBackward(rows_, vocabulary_, activation + head_probabilities_, targets, loss_scale,
                        logits);
@@ -408,7 +407,7 @@ void StageNetwork<Real>::HeadBackward(const Real* weights, const Real* activatio
 
 template <class Real>
 void StageNetwork<Real>::HeadBackwardInput(const Real* weights, const Real* activation,
-                                           const uint8_t* targets, Real loss_scale,
+                                           const Token* targets, Real loss_scale,
                                            Real* stream_gradient, Real* kept) const {
   CrossEntropyBackward(rows_, vocabulary_, activation + head_probabilities_, targets, loss_scale,
                        kept + kept_logits_);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "models/network.h"
+#include "runtime/data/token.h"
 #include "runtime/network/layout.h"
 
 namespace pipelag {
@@ -25,7 +26,7 @@ template <class Real>
 class StageNetwork {
  public:
   /// `range` is a non-empty part of the layers; B = `microbatch_size` ≥ 1. Throws Error for an
-  /// ill-formed shape and for a vocabulary above 256, since tokens are bytes.
+  /// ill-formed shape and for a vocabulary above kMostTokens.
   StageNetwork(const NetworkShape& shape, LayerRange range, int microbatch_size);
 
   const StageLayout& layout() const { return layout_; }
@@ -42,8 +43,8 @@ class StageNetwork {
   /// Returns the sum of the B · T token losses in nats on the last stage, 0 elsewhere. `tokens` is
   /// read by the first stage, `input` by the others, `targets` by the last, `output` written by all
   /// but the last; pointers not used may be null. Tokens and targets must be below the vocabulary.
-  double Forward(const Real* weights, const uint8_t* tokens, const Real* input,
-                 const uint8_t* targets, Real* activation, Real* output);
+  double Forward(const Real* weights, const Token* tokens, const Real* input, const Token* targets,
+                 Real* activation, Real* output);
 
   /// Adds the gradient of loss_scale · Σ token losses to `gradients` and writes that of the input
   /// to `input_gradient` (all but the first stage). `output_gradient` (all but the last stage)
@@ -51,18 +52,18 @@ class StageNetwork {
   /// the mean over a batch of m micro-batches. `weights` are those the gradient is taken at;
   /// `activation`, `tokens` and `targets` those of the Forward. input_gradient must not overlap
   /// output_gradient.
-  void Backward(const Real* weights, const Real* activation, const uint8_t* tokens,
-                const uint8_t* targets, const Real* output_gradient, Real loss_scale,
+  void Backward(const Real* weights, const Real* activation, const Token* tokens,
+                const Token* targets, const Real* output_gradient, Real loss_scale,
                 Real* input_gradient, Real* gradients);
 
   /// Backward in two halves, to the last bit the same. The first writes the input's gradient and,
   /// to `kept`, kept_elements() that the second adds the weights' gradient from, any time later,
   /// without weights. Either needs the activation, BackwardWeight the tokens, BackwardInput the
   /// targets.
-  void BackwardInput(const Real* weights, const Real* activation, const uint8_t* targets,
+  void BackwardInput(const Real* weights, const Real* activation, const Token* targets,
                      const Real* output_gradient, Real loss_scale, Real* input_gradient,
                      Real* kept);
-  void BackwardWeight(const Real* activation, const uint8_t* tokens, const Real* kept,
+  void BackwardWeight(const Real* activation, const Token* tokens, const Real* kept,
                       Real* gradients);
   int64_t kept_elements() const { return kept_elements_; }
 
@@ -105,10 +106,10 @@ class StageNetwork {
                           Real* kept);
   void BlockBackwardWeight(const BlockWeights& at, const BlockResults& from, const BlockKept& with,
                            const Real* activation, const Real* kept, Real* gradients) const;
-  double HeadForward(const Real* weights, const uint8_t* targets, Real* activation) const;
-  void HeadBackward(const Real* weights, const Real* activation, const uint8_t* targets,
+  double HeadForward(const Real* weights, const Token* targets, Real* activation) const;
+  void HeadBackward(const Real* weights, const Real* activation, const Token* targets,
                     Real loss_scale, Real* stream_gradient, Real* gradients);
-  void HeadBackwardInput(const Real* weights, const Real* activation, const uint8_t* targets,
+  void HeadBackwardInput(const Real* weights, const Real* activation, const Token* targets,
                          Real loss_scale, Real* stream_gradient, Real* kept) const;
 
   StageLayout layout_;

@@ -21,6 +21,17 @@ AdamW::AdamW(const OptimizerOptions& options, const StageLayout& layout,
   }
 }
 
+std::vector<StatePart> AdamW::State() {
+  std::vector<StatePart> parts;
+  for (int i = 0; i < tensor_count(); ++i) {
+    Moments& moments = moments_[static_cast<size_t>(i)];
+    if (moments.first.empty()) continue;
+    parts.push_back({.tensor = i, .name = "exp_avg", .floats = moments.first});
+    parts.push_back({.tensor = i, .name = "exp_avg_sq", .floats = moments.second});
+  }
+  return parts;
+}
+
 int64_t AdamW::StateFloats(int tensor) const {
   return 2 * static_cast<int64_t>(moments_[static_cast<size_t>(tensor)].first.size());
 }

@@ -19,6 +19,7 @@ class AdamW : public Optimizer {
         bool (*held)(const StageTensor&));
 
   void ComputeUpdate(const TensorUpdate& update, float* displacement) override;
+  std::vector<StatePart> State() override;
   int64_t StateFloats(int tensor) const override;
 
  private:

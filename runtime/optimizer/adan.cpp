@@ -16,6 +16,15 @@ Adan::Adan(const OptimizerOptions& options, const StageLayout& layout)
       square_(mean_),
       previous_(mean_) {}
 
+std::vector<StatePart> Adan::State() {
+  std::vector<StatePart> parts;
+  AddParts("exp_avg", mean_, parts);
+  AddParts("exp_avg_diff", difference_, parts);
+  AddParts("exp_avg_sq", square_, parts);
+  AddParts("previous_gradient", previous_, parts);
+  return parts;
+}
+
 int64_t Adan::StateFloats(int index) const { return 4 * tensor(index).elements(); }
 
 void Adan::ComputeUpdate(const TensorUpdate& update, float* displacement) {

@@ -17,6 +17,7 @@ class Adan : public Optimizer {
  public:
   Adan(const OptimizerOptions& options, const StageLayout& layout);
   void ComputeUpdate(const TensorUpdate& update, float* displacement) override;
+  std::vector<StatePart> State() override;
   int64_t StateFloats(int tensor) const override;
 
  private:

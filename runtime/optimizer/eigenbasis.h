@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <utility>
 #include <vector>
 
 namespace pipelag {
@@ -49,6 +51,13 @@ class MatrixBasis {
   /// out = QL x QRᵀ.
   void RotateBack(const float* x, float* out, BasisScratch& scratch) const;
 
+  /// What is kept, by name; empty where a side is not rotated.
+  std::vector<std::pair<const char*, std::span<float>>> State() {
+    return {{"left_mean", left_.mean},
+            {"left_basis", left_.basis},
+            {"right_mean", right_.mean},
+            {"right_basis", right_.basis}};
+  }
   int64_t state_floats() const {
     return static_cast<int64_t>(left_.mean.size() + left_.basis.size() + right_.mean.size() +
                                 right_.basis.size());

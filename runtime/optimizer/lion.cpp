@@ -8,6 +8,12 @@ Lion::Lion(const OptimizerOptions& options, const StageLayout& layout)
       beta2_(options.beta2.value_or(0.99f)),
       mean_(static_cast<size_t>(layout.size()), 0.0f) {}
 
+std::vector<StatePart> Lion::State() {
+  std::vector<StatePart> parts;
+  AddParts("exp_avg", mean_, parts);
+  return parts;
+}
+
 int64_t Lion::StateFloats(int index) const { return tensor(index).elements(); }
 
 void Lion::ComputeUpdate(const TensorUpdate& update, float* displacement) {

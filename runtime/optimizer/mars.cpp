@@ -34,6 +34,17 @@ Mars::Mars(const OptimizerOptions& options, const StageLayout& layout)
       previous_(static_cast<size_t>(layout.size()), 0.0f),
       reduced_(static_cast<size_t>(largest_tensor())) {}
 
+std::vector<StatePart> Mars::State() {
+  std::vector<StatePart> parts = matrices_.State();
+  const std::vector<StatePart> vectors = vectors_.State();
+  parts.insert(parts.end(), vectors.begin(), vectors.end());
+  AddParts("previous_gradient", previous_, parts);
+  std::erase_if(parts, [&](const StatePart& part) {
+    return part.name == "previous_gradient" && IsVector(tensor(part.tensor));
+  });
+  return parts;
+}
+
 int64_t Mars::StateFloats(int index) const {
   return IsVector(tensor(index)) ? vectors_.StateFloats(index)
                                  : matrices_.StateFloats(index) + tensor(index).elements();

@@ -16,6 +16,7 @@ class Mars : public Optimizer {
  public:
   Mars(const OptimizerOptions& options, const StageLayout& layout);
   void ComputeUpdate(const TensorUpdate& update, float* displacement) override;
+  std::vector<StatePart> State() override;
   int64_t StateFloats(int tensor) const override;
 
  private:

@@ -42,6 +42,16 @@ float Muon::Rate(const StageTensor& place, float learning_rate, int64_t /*number
   return LeftToAdamW(place) ? learning_rate * aux_factor_ : learning_rate;
 }
 
+std::vector<StatePart> Muon::State() {
+  std::vector<StatePart> parts = others_.State();
+  for (int i = 0; i < tensor_count(); ++i) {
+    std::vector<float>& buffer = buffers_[static_cast<size_t>(i)];
+    if (buffer.empty()) continue;
+    parts.push_back({.tensor = i, .name = "momentum_buffer", .floats = buffer});
+  }
+  return parts;
+}
+
 int64_t Muon::StateFloats(int index) const {
   return others_.StateFloats(index) +
          static_cast<int64_t>(buffers_[static_cast<size_t>(index)].size());

@@ -21,6 +21,7 @@ class Muon : public Optimizer {
   Muon(const OptimizerOptions& options, const StageLayout& layout);
   void ComputeUpdate(const TensorUpdate& update, float* displacement) override;
   float Rate(const StageTensor& place, float learning_rate, int64_t number) const override;
+  std::vector<StatePart> State() override;
   int64_t StateFloats(int tensor) const override;
 
  protected:

@@ -13,6 +13,17 @@ NAdam::NAdam(const OptimizerOptions& options, const StageLayout& layout)
       second_(first_),
       products_(layout.tensors().size(), 1.0) {}
 
+std::vector<StatePart> NAdam::State() {
+  std::vector<StatePart> parts;
+  AddParts("exp_avg", first_, parts);
+  AddParts("exp_avg_sq", second_, parts);
+  for (int i = 0; i < tensor_count(); ++i) {
+    parts.push_back(
+        {.tensor = i, .name = "mu_product", .doubles = {&products_[static_cast<size_t>(i)], 1}});
+  }
+  return parts;
+}
+
 int64_t NAdam::StateFloats(int index) const { return 2 * tensor(index).elements(); }
 
 double NAdam::Momentum(int64_t number) const {

@@ -15,6 +15,7 @@ class NAdam : public Optimizer {
  public:
   NAdam(const OptimizerOptions& options, const StageLayout& layout);
   void ComputeUpdate(const TensorUpdate& update, float* displacement) override;
+  std::vector<StatePart> State() override;
   int64_t StateFloats(int tensor) const override;
 
  private:

@@ -35,11 +35,15 @@ std::vector<double> SquaredNorms(const StageLayout& layout, const float* gradien
   return norms;
 }
 
-float ClipFactor(std::span<const double> squared_norms, double max_norm) {
-  CHECK(max_norm > 0);
+double GlobalNorm(std::span<const double> squared_norms) {
   double total = 0;
   for (const double squared : squared_norms) total += squared;
-  const double norm = std::sqrt(total);
+  return std::sqrt(total);
+}
+
+float ClipFactor(std::span<const double> squared_norms, double max_norm) {
+  CHECK(max_norm > 0);
+  const double norm = GlobalNorm(squared_norms);
   return norm > max_norm ? static_cast<float>(max_norm / norm) : 1.0f;
 }
 

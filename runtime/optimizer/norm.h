@@ -16,9 +16,12 @@ double SquaredNorm(int64_t elements, const float* values);
 /// Of each tensor of a stage, in the layout's order: the stage's part of the global list.
 std::vector<double> SquaredNorms(const StageLayout& layout, const float* gradients);
 
+/// Of all gradients, from the squared norms of all tensors in global order, each once; they are
+/// added in that order.
+double GlobalNorm(std::span<const double> squared_norms);
+
 /// The factor that brings the norm of all gradients down to `max_norm` (> 0), 1 if it is not above.
-/// `squared_norms` are those of all tensors in global order, each once; they are added in that
-/// order.
+/// `squared_norms` as above.
 float ClipFactor(std::span<const double> squared_norms, double max_norm);
 
 /// gradients *= factor.

@@ -18,6 +18,16 @@ NorMuon::NorMuon(const OptimizerOptions& options, const StageLayout& layout)
   }
 }
 
+std::vector<StatePart> NorMuon::State() {
+  std::vector<StatePart> parts = Muon::State();
+  for (int i = 0; i < tensor_count(); ++i) {
+    std::vector<float>& squares = squares_[static_cast<size_t>(i)];
+    if (squares.empty()) continue;
+    parts.push_back({.tensor = i, .name = "row_avg_sq", .floats = squares});
+  }
+  return parts;
+}
+
 int64_t NorMuon::StateFloats(int index) const {
   return Muon::StateFloats(index) +
          static_cast<int64_t>(squares_[static_cast<size_t>(index)].size());

@@ -14,6 +14,7 @@ namespace pipelag {
 class NorMuon : public Muon {
  public:
   NorMuon(const OptimizerOptions& options, const StageLayout& layout);
+  std::vector<StatePart> State() override;
   int64_t StateFloats(int tensor) const override;
 
  private:

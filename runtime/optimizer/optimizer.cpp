@@ -39,6 +39,18 @@ void Optimizer::Apply(const TensorUpdate& update, const float* displacement, flo
               WeightDecay(place), target);
 }
 
+void Optimizer::AddParts(const std::string& name, std::vector<float>& buffer,
+                         std::vector<StatePart>& parts) const {
+  if (buffer.empty()) return;
+  for (int i = 0; i < tensor_count(); ++i) {
+    const StageTensor& place = tensor(i);
+    parts.push_back(
+        {.tensor = i,
+         .name = name,
+         .floats = {buffer.data() + place.offset, static_cast<size_t>(place.elements())}});
+  }
+}
+
 float Optimizer::WeightDecay(const StageTensor& place) const {
   return place.role == TensorRole::kVector ? 0.0f : weight_decay_;
 }

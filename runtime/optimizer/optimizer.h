@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,15 @@ struct TensorUpdate {
   int64_t number = 1;               ///< counts real updates from 1
 };
 
+/// A named part of what is kept for one tensor, where it lies: to be saved, or filled with what was
+/// saved. A part is of floats or of doubles; the name is unique for the tensor.
+struct StatePart {
+  int tensor = 0;  ///< its place in the stage's layout
+  std::string name;
+  std::span<float> floats = {};
+  std::span<double> doubles = {};
+};
+
 /// One per stage; owns its fp32 state, which starts at zero. Used by one thread at a time, after
 /// PrepareThread(). Nothing is allocated after construction.
 class Optimizer {
@@ -72,6 +82,9 @@ class Optimizer {
   /// What a run ends with, in the stage's layout, given what the last Step wrote.
   virtual const float* FinalWeights(const float* newest) const { return newest; }
 
+  /// All that an update depends on besides its arguments. Does not depend on the partition.
+  virtual std::vector<StatePart> State() = 0;
+
   /// Floats of state kept for a tensor; numbers per tensor and scratch do not count.
   virtual int64_t StateFloats(int tensor) const = 0;
 
@@ -92,7 +105,14 @@ class Optimizer {
   const StageTensor& tensor(int index) const {
     return layout_.tensors()[static_cast<size_t>(index)];
   }
+  int tensor_count() const { return static_cast<int>(layout_.tensors().size()); }
   int64_t largest_tensor() const { return static_cast<int64_t>(displacement_.size()); }
+
+ protected:
+  /// Parts of one name, one per tensor, out of a buffer in the stage's layout; none of an empty
+  /// one.
+  void AddParts(const std::string& name, std::vector<float>& buffer,
+                std::vector<StatePart>& parts) const;
 
  private:
   StageLayout layout_;

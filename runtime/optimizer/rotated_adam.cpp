@@ -42,6 +42,20 @@ RotatedAdam::RotatedAdam(const RotatedAdamOptions& options, const StageLayout& l
   }
 }
 
+std::vector<StatePart> RotatedAdam::State() {
+  std::vector<StatePart> parts;
+  AddParts("exp_avg", first_, parts);
+  AddParts("exp_avg_sq", second_, parts);
+  for (int i = 0; i < tensor_count(); ++i) {
+    auto& basis = bases_[static_cast<size_t>(i)];
+    if (!basis) continue;
+    for (const auto& [name, values] : basis->State()) {
+      if (!values.empty()) parts.push_back({.tensor = i, .name = name, .floats = values});
+    }
+  }
+  return parts;
+}
+
 int64_t RotatedAdam::StateFloats(int index) const {
   const auto& basis = bases_[static_cast<size_t>(index)];
   return 2 * tensor(index).elements() + (basis ? basis->state_floats() : 0);

@@ -29,6 +29,7 @@ class RotatedAdam : public Optimizer {
  public:
   RotatedAdam(const RotatedAdamOptions& options, const StageLayout& layout);
   void ComputeUpdate(const TensorUpdate& update, float* displacement) override;
+  std::vector<StatePart> State() override;
   int64_t StateFloats(int tensor) const override;
 
  private:

@@ -12,6 +12,12 @@ Sgd::Sgd(const OptimizerOptions& options, const StageLayout& layout, bool mean)
       nesterov_(options.nesterov.value_or(false)),
       buffer_(static_cast<size_t>(layout.size()), 0.0f) {}
 
+std::vector<StatePart> Sgd::State() {
+  std::vector<StatePart> parts;
+  AddParts("momentum_buffer", buffer_, parts);
+  return parts;
+}
+
 int64_t Sgd::StateFloats(int index) const { return tensor(index).elements(); }
 
 void Sgd::ComputeUpdate(const TensorUpdate& update, float* displacement) {

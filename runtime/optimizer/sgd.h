@@ -14,6 +14,7 @@ class Sgd : public Optimizer {
  public:
   Sgd(const OptimizerOptions& options, const StageLayout& layout);
   void ComputeUpdate(const TensorUpdate& update, float* displacement) override;
+  std::vector<StatePart> State() override;
   int64_t StateFloats(int tensor) const override;
 
  protected:

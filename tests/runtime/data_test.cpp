@@ -13,6 +13,7 @@
 #include "runtime/data/corpus.h"
 #include "runtime/data/grammar.h"
 #include "runtime/data/sampler.h"
+#include "tests/runtime/scratch_folder.h"
 
 namespace pipelag {
 namespace {
@@ -33,32 +34,151 @@ std::filesystem::path Temporary(const std::string& name, const std::string& cont
   return file;
 }
 
-TEST(LoadText, CutsTheLastTenth) {
+TEST(LoadCorpus, CutsTheLastTenth) {
   std::string text;
   for (int i = 0; i < 205; ++i) text += static_cast<char>(i);
   const auto file = Temporary("pipelag_corpus.txt", text);
-  const Corpus corpus = LoadText(file, 16);
-  EXPECT_EQ(corpus.train.size(), 184u);
-  EXPECT_EQ(corpus.validation.size(), 21u);
-  EXPECT_EQ(corpus.train.back(), 183);
-  EXPECT_EQ(corpus.validation.front(), 184);
-  EXPECT_EQ(corpus.validation.back(), 204);
+  const Corpus corpus = LoadCorpus({file}, {}, 16);
+  EXPECT_EQ(corpus.train.size(), 184);
+  EXPECT_EQ(corpus.validation.size(), 21);
+  EXPECT_EQ(corpus.train.Tokens().back(), 183);
+  EXPECT_EQ(corpus.validation.Tokens().front(), 184);
+  EXPECT_EQ(corpus.validation.Tokens().back(), 204);
   EXPECT_FALSE(corpus.entropy_rate.has_value());
   std::filesystem::remove(file);
 }
 
-TEST(LoadText, NamesTheFileInErrors) {
+TEST(LoadCorpus, NamesTheFileInErrors) {
   const auto empty = Temporary("pipelag_empty.txt", "");
-  EXPECT_THAT(Message([&] { LoadText(empty, 4); }), testing::HasSubstr("pipelag_empty.txt"));
+  EXPECT_THAT(Message([&] { LoadCorpus({empty}, {}, 4); }),
+              testing::HasSubstr("pipelag_empty.txt"));
   const auto brief = Temporary("pipelag_brief.txt", std::string(49, 'x'));
-  EXPECT_EQ(Message([&] { LoadText(brief, 4); }), "");
-  EXPECT_THAT(Message([&] { LoadText(brief, 5); }),
+  EXPECT_EQ(Message([&] { LoadCorpus({brief}, {}, 4); }), "");
+  EXPECT_THAT(Message([&] { LoadCorpus({brief}, {}, 5); }),
               testing::AllOf(testing::HasSubstr("pipelag_brief.txt has 49 bytes"),
                              testing::HasSubstr("6 bytes")));
-  EXPECT_THAT(Message([&] { LoadText(brief.parent_path() / "pipelag_none.txt", 5); }),
+  EXPECT_THAT(Message([&] { LoadCorpus({brief.parent_path() / "pipelag_none.txt"}, {}, 5); }),
               testing::HasSubstr("pipelag_none.txt"));
   std::filesystem::remove(empty);
   std::filesystem::remove(brief);
+}
+
+std::string Tokens16(const std::vector<Token>& tokens) {
+  return {reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof(Token)};
+}
+
+std::string LlmcTokens(const std::vector<Token>& tokens) {
+  std::vector<int32_t> header(256, 0);
+  header[0] = 20240520;
+  header[1] = 1;
+  header[2] = static_cast<int32_t>(tokens.size());
+  return std::string(reinterpret_cast<const char*>(header.data()), 1024) + Tokens16(tokens);
+}
+
+std::vector<Token> Counted(int from, int to) {
+  std::vector<Token> tokens;
+  for (int i = from; i < to; ++i) tokens.push_back(static_cast<Token>(i));
+  return tokens;
+}
+
+class TokenFiles : public testing::Test {
+ protected:
+  std::string Write(const std::string& name, const std::string& content) const {
+    WriteFile(folder_.path() / name, content);
+    return folder_.path() / name;
+  }
+
+  ScratchFolder folder_;
+};
+
+TEST_F(TokenFiles, OfBothFormsHoldTheSame) {
+  const std::vector<Token> tokens = Counted(300, 500);
+  const std::string plain = Write("plain.bin", Tokens16(tokens));
+  const std::string headed = Write("headed.bin", LlmcTokens(tokens));
+  EXPECT_EQ(OpenTokens(plain).Tokens(), tokens);
+  EXPECT_EQ(OpenTokens(headed).Tokens(), tokens);
+  const Corpus corpus = LoadCorpus({plain}, {}, 8);
+  EXPECT_FALSE(corpus.bytes);
+  EXPECT_EQ(corpus.train.Tokens(), Counted(300, 480));
+  EXPECT_EQ(corpus.validation.Tokens(), Counted(480, 500));
+  EXPECT_EQ(Fingerprint(OpenTokens(plain)), Fingerprint(OpenTokens(headed)));
+}
+
+TEST_F(TokenFiles, SeveralAreOneRow) {
+  std::vector<std::string> files;
+  for (int i = 0; i < 5; ++i) {
+    const std::vector<Token> part = Counted(1000 + 7 * i, 1007 + 7 * i);
+    files.push_back(Write(std::to_string(i) + ".bin", i % 2 ? LlmcTokens(part) : Tokens16(part)));
+  }
+  files.push_back(Write("empty.bin", ""));
+  const std::string validation = Write("validation.bin", Tokens16(Counted(5, 15)));
+  const Corpus corpus = LoadCorpus(files, {validation}, 8);
+  EXPECT_EQ(corpus.train.Tokens(), Counted(1000, 1035));
+  EXPECT_EQ(corpus.validation.Tokens(), Counted(5, 15));
+  std::vector<Token> window(20);
+  for (int64_t start = 0; start + 20 <= 35; ++start) {
+    corpus.train.Copy(start, 20, window.data());
+    EXPECT_EQ(window, Counted(static_cast<int>(1000 + start), static_cast<int>(1020 + start)));
+    EXPECT_EQ(corpus.train.Part(start, start + 20).Tokens(), window);
+  }
+  const std::string text = Write("text.txt", "some text, long enough");
+  EXPECT_THAT(Message([&] {
+                LoadCorpus({files[0], text}, {}, 4);
+              }),
+              testing::HasSubstr("text.txt"));
+  EXPECT_THAT(Message([&] { LoadCorpus(files, {text}, 4); }), testing::HasSubstr("text.txt"));
+  EXPECT_THAT(Message([&] { LoadCorpus(files, {validation}, 10); }),
+              testing::HasSubstr("validation.bin: 10 tokens"));
+}
+
+TEST_F(TokenFiles, CutShortAreRefusedByName) {
+  const std::string whole = LlmcTokens(Counted(0, 50));
+  for (const size_t length : {size_t{4}, size_t{1000}, size_t{1024}, whole.size() - 2,
+                              whole.size() - 1, whole.size() + 2}) {
+    std::string cut = whole;
+    cut.resize(length, 'x');
+    const std::string file = Write("cut.bin", cut);
+    EXPECT_THAT(Message([&] { OpenTokens(file); }), testing::HasSubstr("cut.bin: ")) << length;
+  }
+  EXPECT_THAT(Message([&] { OpenTokens(Write("odd.bin", "123")); }),
+              testing::HasSubstr("odd.bin: 3 bytes"));
+  std::string other = whole;
+  other[4] = 2;
+  EXPECT_THAT(Message([&] { OpenTokens(Write("other.bin", other)); }),
+              testing::HasSubstr("other.bin: is of version 2"));
+  const int32_t model = 20240326;
+  other.replace(0, 4, reinterpret_cast<const char*>(&model), 4);
+  EXPECT_THAT(Message([&] { OpenTokens(Write("model.bin", other)); }),
+              testing::HasSubstr("model.bin: is a file of llm.c"));
+}
+
+TEST_F(TokenFiles, VocabularyIsChecked) {
+  std::vector<Token> tokens(40, 6);
+  tokens[30] = 50256;
+  const std::string file = Write("some.bin", LlmcTokens(tokens));
+  const TokenSequence all = OpenTokens(file);
+  CheckVocabulary(all, 50257);
+  CheckVocabulary(all, kMostTokens);
+  EXPECT_THAT(Message([&] { CheckVocabulary(all, 50256); }),
+              testing::HasSubstr("some.bin: token 50256 at byte 1084 is not below"));
+  EXPECT_THAT(Message([&] { CheckVocabulary(all.Part(20, 40), 7); }),
+              testing::HasSubstr("at byte 1084"));
+  CheckVocabulary(all.Part(0, 30), 7);
+  EXPECT_THAT(Message([&] {
+                CheckVocabulary(CutCorpus("letters", std::vector<uint8_t>(40, 97), 2).validation,
+                                97);
+              }),
+              testing::HasSubstr("letters: token 97 at byte 36"));
+}
+
+TEST_F(TokenFiles, FingerprintsDiffer) {
+  std::vector<Token> tokens = Counted(0, 60'000);
+  const std::string before = Fingerprint(OpenTokens(Write("a.bin", Tokens16(tokens))));
+  ++tokens.back();
+  EXPECT_NE(Fingerprint(OpenTokens(Write("b.bin", Tokens16(tokens)))), before);
+  --tokens.back();
+  tokens.push_back(1);
+  EXPECT_NE(Fingerprint(OpenTokens(Write("c.bin", Tokens16(tokens)))), before);
 }
 
 TEST(Grammar, WordsDifferAndEndInTheirOnlySpace) {
@@ -143,12 +263,12 @@ TEST(EntropyRate, IsThatOfTheText) {
 
 TEST(GrammarCorpus, HasItsSizeAndFollowsTheSeed) {
   const Corpus corpus = GrammarCorpus(3, 64);
-  EXPECT_EQ(corpus.train.size(), 360'000u);
-  EXPECT_EQ(corpus.validation.size(), 40'000u);
+  EXPECT_EQ(corpus.train.size(), 360'000);
+  EXPECT_EQ(corpus.validation.size(), 40'000);
   ASSERT_TRUE(corpus.entropy_rate.has_value());
   EXPECT_EQ(*corpus.entropy_rate, EntropyRate(MakeGrammar(3)));
-  EXPECT_EQ(GrammarCorpus(3, 64).train, corpus.train);
-  EXPECT_NE(GrammarCorpus(4, 64).train, corpus.train);
+  EXPECT_EQ(GrammarCorpus(3, 64).train.Tokens(), corpus.train.Tokens());
+  EXPECT_NE(GrammarCorpus(4, 64).train.Tokens(), corpus.train.Tokens());
   EXPECT_THROW(GrammarCorpus(3, 64, 100), Error);
 }
 
@@ -161,26 +281,26 @@ Corpus Numbered(int bytes) {
 
 TEST(FillMicrobatch, TargetsFollowTokensByOne) {
   const Corpus corpus = Numbered(20'000);
-  std::vector<uint8_t> tokens(5 * 8), targets(5 * 8);
+  const std::vector<Token> all = corpus.train.Tokens();
+  std::vector<Token> tokens(5 * 8), targets(5 * 8);
   FillMicrobatch(corpus, 1, 7, 5, 8, tokens.data(), targets.data());
   for (size_t row = 0; row < 5; ++row) {
     for (size_t t = 0; t + 1 < 8; ++t) EXPECT_EQ(targets[row * 8 + t], tokens[row * 8 + t + 1]);
-    const std::vector<uint8_t> window(&tokens[row * 8], &tokens[row * 8] + 8);
-    EXPECT_NE(std::search(corpus.train.begin(), corpus.train.end(), window.begin(), window.end()),
-              corpus.train.end());
+    const std::vector<Token> window(&tokens[row * 8], &tokens[row * 8] + 8);
+    EXPECT_NE(std::search(all.begin(), all.end(), window.begin(), window.end()), all.end());
   }
 }
 
 TEST(FillMicrobatch, DependsOnSeedAndGlobalSampleOnly) {
   const Corpus corpus = Numbered(20'000);
-  std::vector<uint8_t> whole(6 * 8);
+  std::vector<Token> whole(6 * 8);
   FillMicrobatch(corpus, 9, 2, 6, 8, whole.data(), nullptr);
   // The same six samples, 12 to 17, as three micro-batches of two.
-  std::vector<uint8_t> parts(6 * 8);
+  std::vector<Token> parts(6 * 8);
   for (int i = 0; i < 3; ++i)
     FillMicrobatch(corpus, 9, 6 + i, 2, 8, &parts[static_cast<size_t>(i) * 16], nullptr);
   EXPECT_EQ(parts, whole);
-  std::vector<uint8_t> targets(6 * 8), again(6 * 8);
+  std::vector<Token> targets(6 * 8), again(6 * 8);
   FillMicrobatch(corpus, 9, 2, 6, 8, nullptr, targets.data());
   FillMicrobatch(corpus, 9, 2, 6, 8, again.data(), nullptr);
   EXPECT_EQ(again, whole);
@@ -193,10 +313,10 @@ TEST(FillMicrobatch, ReachesBothEnds) {
   const Corpus corpus = CutCorpus(
       "letters", {10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29},
       1);
-  std::set<uint8_t> starts;
+  std::set<Token> starts;
   for (int n = 0; n < 400; ++n) {
-    uint8_t token = 0;
-    uint8_t target = 0;
+    Token token = 0;
+    Token target = 0;
     FillMicrobatch(corpus, 1, n, 1, 1, &token, &target);
     EXPECT_EQ(target, token + 1);
     starts.insert(token);
@@ -210,7 +330,7 @@ TEST(FillValidation, SpreadsEvenlyFromEndToEnd) {
   std::vector<uint8_t> text(900, 0);
   for (int i = 0; i < 100; ++i) text.push_back(static_cast<uint8_t>(100 + i));
   const Corpus corpus = CutCorpus("steps", text, 9);
-  std::vector<uint8_t> tokens(2 * 9), targets(2 * 9);
+  std::vector<Token> tokens(2 * 9), targets(2 * 9);
   std::vector<int> starts;
   for (int index = 0; index < 3; ++index) {
     FillValidation(corpus, index, 3, 2, 9, tokens.data(), targets.data());

@@ -198,7 +198,13 @@ TEST(Failure, OfAnyRankAtAnyActionEndsTheRunWithItsOwnMessage) {
                          });
           FAIL() << "rank " << failing << " at " << at;
         } catch (const Error& error) {
-          EXPECT_EQ(std::string(error.what()).find("the power went off at "), 0u) << error.what();
+          const std::string text = error.what();
+          const size_t place = text.find(": the power went off at ");
+          EXPECT_EQ(text.find(fmt::format("rank {} at ", failing)), 0u) << text;
+          ASSERT_NE(place, std::string::npos) << text;
+          // The action in front is the one that it went off at.
+          const std::string before = text.substr(0, place);
+          EXPECT_TRUE(before.ends_with(text.substr(place + 24))) << text;
         }
       }
     }

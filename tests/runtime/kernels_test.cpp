@@ -185,8 +185,8 @@ TEST_P(Widths, CrossEntropyRows) {
   auto logits = Normal<float>(kRows * cols, 14, 3);
   auto wide = Normal<double>(kRows * cols, 14, 3);
   const auto raw = wide;
-  std::vector<uint8_t> targets;
-  for (int64_t i = 0; i < kRows; ++i) targets.push_back(static_cast<uint8_t>(i * 7 % cols));
+  std::vector<Token> targets;
+  for (int64_t i = 0; i < kRows; ++i) targets.push_back(static_cast<Token>(i * 7 % cols));
   double expected = 0;
   for (int64_t i = 0; i < kRows; ++i) {
     double sum = 0;
@@ -213,7 +213,7 @@ TEST_P(Widths, CrossEntropyRows) {
 
 TEST(CrossEntropy, StaysFiniteWhenTheTargetIsHopeless) {
   std::vector<float> logits = {0, 500};
-  const uint8_t target = 0;
+  const Token target = 0;
   EXPECT_FLOAT_EQ(static_cast<float>(CrossEntropyForward<float>(1, 2, &target, logits.data())),
                   500);
 }

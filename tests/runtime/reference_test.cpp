@@ -19,7 +19,7 @@ class PlainGpt {
       : shape_(shape), layout_(layout), weights_(weights) {}
 
   /// Σ −ln p(target) over one sequence.
-  double Loss(const uint8_t* tokens, const uint8_t* targets) const {
+  double Loss(const Token* tokens, const Token* targets) const {
     std::vector<Row> x;
     for (int t = 0; t < shape_.sequence; ++t) {
       Row row;
@@ -137,10 +137,10 @@ TEST(StageNetwork, ForwardIsThatOfAPlainGpt) {
       chain.weights[0][static_cast<size_t>(tensor.offset + i)] += 0.3 * StandardNormal(bits);
     }
   }
-  std::vector<uint8_t> tokens, targets;
+  std::vector<Token> tokens, targets;
   for (uint64_t i = 0; i < kBatch * 7; ++i) {
-    tokens.push_back(static_cast<uint8_t>(UniformBelow(RandomBits(32, i), 13)));
-    targets.push_back(static_cast<uint8_t>(UniformBelow(RandomBits(33, i), 13)));
+    tokens.push_back(static_cast<Token>(UniformBelow(RandomBits(32, i), 13)));
+    targets.push_back(static_cast<Token>(UniformBelow(RandomBits(33, i), 13)));
   }
   const PlainGpt plain(shape, layout, chain.weights[0].data());
   const double expected = plain.Loss(&tokens[0], &targets[0]) + plain.Loss(&tokens[7], &targets[7]);

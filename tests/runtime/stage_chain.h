@@ -27,12 +27,12 @@ struct StageChain {
     }
   }
 
-  double Forward(const uint8_t* tokens, const uint8_t* targets) {
+  double Forward(const Token* tokens, const Token* targets) {
     return ForwardFrom(0, tokens, targets);
   }
 
   /// Starts at `stage` with whatever inputs[stage] holds.
-  double ForwardFrom(size_t stage, const uint8_t* tokens, const uint8_t* targets) {
+  double ForwardFrom(size_t stage, const Token* tokens, const Token* targets) {
     double loss = 0;
     for (size_t s = stage; s < networks.size(); ++s) {
       loss = networks[s].Forward(weights[s].data(), tokens, inputs[s].data(), targets,
@@ -42,7 +42,7 @@ struct StageChain {
     return loss;
   }
 
-  void Backward(const uint8_t* tokens, const uint8_t* targets, Real loss_scale) {
+  void Backward(const Token* tokens, const Token* targets, Real loss_scale) {
     for (size_t s = networks.size(); s-- > 0;) {
       networks[s].Backward(weights[s].data(), activations[s].data(), tokens, targets,
                            s + 1 < networks.size() ? input_gradients[s + 1].data() : nullptr,

@@ -23,10 +23,10 @@ NetworkShape Small() {
   return {.layers = 4, .hidden = 32, .heads = 4, .sequence = 24, .vocabulary = 61};
 }
 
-std::vector<uint8_t> RandomTokens(const NetworkShape& shape, int batch, uint64_t seed) {
-  std::vector<uint8_t> tokens(static_cast<size_t>(batch * shape.sequence));
+std::vector<Token> RandomTokens(const NetworkShape& shape, int batch, uint64_t seed) {
+  std::vector<Token> tokens(static_cast<size_t>(batch * shape.sequence));
   for (size_t i = 0; i < tokens.size(); ++i) {
-    tokens[i] = static_cast<uint8_t>(
+    tokens[i] = static_cast<Token>(
         UniformBelow(RandomBits(seed, i), static_cast<uint64_t>(shape.vocabulary)));
   }
   return tokens;
@@ -231,7 +231,7 @@ TEST(StageNetwork, ATokenChangesNothingBeforeIt) {
   constexpr int kChanged = 13;
   chain.Forward(tokens.data(), targets.data());
   const std::vector<float> before = chain.inputs[1];
-  tokens[kChanged] = static_cast<uint8_t>((tokens[kChanged] + 1) % shape.vocabulary);
+  tokens[kChanged] = static_cast<Token>((tokens[kChanged] + 1) % shape.vocabulary);
   chain.Forward(tokens.data(), targets.data());
   const auto row = [&](const std::vector<float>& x, int t) {
     return std::vector<float>(x.begin() + t * shape.hidden, x.begin() + (t + 1) * shape.hidden);
@@ -318,7 +318,7 @@ TEST(StageNetwork, HalvesOfTheBackwardAreTheWhole) {
     Shake(halves, 0.05);
     // Twice, the weights' halves after both inputs' and in their order, into slots full of nothing.
     std::vector<std::vector<std::vector<float>>> kept(2), activations(2);
-    std::vector<std::vector<uint8_t>> tokens, targets;
+    std::vector<std::vector<Token>> tokens, targets;
     for (size_t i = 0; i < 2; ++i) {
       tokens.push_back(RandomTokens(shape, kBatch, 23 + i));
       targets.push_back(RandomTokens(shape, kBatch, 33 + i));
@@ -348,9 +348,9 @@ TEST(StageNetwork, HalvesOfTheBackwardAreTheWhole) {
   }
 }
 
-TEST(StageNetwork, RefusesVocabulariesThatBytesCannotName) {
+TEST(StageNetwork, RefusesVocabulariesThatTokensCannotName) {
   NetworkShape shape = Tiny();
-  shape.vocabulary = 257;
+  shape.vocabulary = kMostTokens + 1;
   EXPECT_THROW(StageNetwork<float>(shape, {0, 2}, 1), Error);
 }
 

@@ -23,7 +23,7 @@ NetworkShape Shape() {
 
 double ValidationLoss(StageChain<float>& chain, const Corpus& corpus) {
   constexpr int kCount = 8;
-  std::vector<uint8_t> tokens(kBatch * 32), targets(kBatch * 32);
+  std::vector<Token> tokens(kBatch * 32), targets(kBatch * 32);
   double loss = 0;
   for (int i = 0; i < kCount; ++i) {
     FillValidation(corpus, i, kCount, kBatch, Shape().sequence, tokens.data(), targets.data());
@@ -50,7 +50,7 @@ TEST_P(Training, LearnsTheGrammar) {
                                      .warmup_updates = 10,
                                      .total_updates = kUpdates,
                                      .final_fraction = 0.1};
-  std::vector<uint8_t> tokens(kBatch * 32), targets(kBatch * 32);
+  std::vector<Token> tokens(kBatch * 32), targets(kBatch * 32);
   const float scale = 1.0f / static_cast<float>(tokens.size());
   EXPECT_NEAR(ValidationLoss(chain, corpus), std::log(256), 0.1);
   for (int n = 1; n <= kUpdates; ++n) {

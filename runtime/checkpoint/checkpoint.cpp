@@ -1,0 +1,150 @@
+#include "runtime/checkpoint/checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "models/error.h"
+#include "models/json_file.h"
+#include "runtime/checkpoint/facts.h"
+#include "runtime/checkpoint/folder.h"
+#include "runtime/checkpoint/tensor_names.h"
+#include "runtime/sha256.h"
+
+namespace pipelag {
+
+struct Checkpoint::Manifest {
+  nlohmann::json json;
+  std::string file;
+
+  const nlohmann::json& At(const char* key, nlohmann::json::value_t type) const {
+    if (!json.contains(key)) throw Error(fmt::format("{}: /{} is missing", file, key));
+    if (json[key].type() != type) {
+      throw Error(fmt::format("{}: /{} is not of the kind that it should be", file, key));
+    }
+    return json[key];
+  }
+};
+
+namespace {
+
+constexpr int kFormatVersion = 1;
+
+std::string Sha256Of(const std::filesystem::path& file, int64_t expected_bytes) {
+  const MappedFile mapped(file);
+  const auto bytes = static_cast<int64_t>(mapped.bytes().size());
+  if (bytes != expected_bytes) {
+    throw Error(fmt::format("{}: is damaged: it has {} bytes, its manifest says {}", file.string(),
+                            bytes, expected_bytes));
+  }
+  Sha256Sum sum;
+  sum.Add(mapped.bytes().data(), mapped.bytes().size());
+  return sum.Finish();
+}
+
+}  // namespace
+
+Checkpoint::Checkpoint(const std::filesystem::path& path)
+    : folder_(FindCheckpoint(path)), manifest_(std::make_unique<Manifest>()) {
+  using Type = nlohmann::json::value_t;
+  manifest_->file = (folder_ / kManifestName).string();
+  manifest_->json = ReadJson(manifest_->file);
+  if (!manifest_->json.is_object() ||
+      manifest_->json.value("format", nlohmann::json()) != "pipelag checkpoint") {
+    throw Error(fmt::format("{}: is no manifest of a checkpoint", manifest_->file));
+  }
+  const auto version = manifest_->At("version", Type::number_unsigned).get<int64_t>();
+  if (version != kFormatVersion) {
+    throw Error(fmt::format("{}: is of version {} of the format; {} is known", manifest_->file,
+                            version, kFormatVersion));
+  }
+  step_ = manifest_->At("step", Type::number_unsigned).get<int64_t>();
+  manifest_->At("run", Type::object);
+  manifest_->At("summation", Type::array);
+  manifest_->At("files", Type::array);
+  ReadFiles();
+}
+
+Checkpoint::~Checkpoint() = default;
+
+void Checkpoint::ReadFiles() {
+  const nlohmann::json& files = manifest_->json["files"];
+  for (size_t i = 0; i < files.size(); ++i) {
+    const nlohmann::json& entry = files[i];
+    const auto refuse = [&](const char* key) {
+      throw Error(
+          fmt::format("{}: /files/{}/{} is not what it should be", manifest_->file, i, key));
+    };
+    if (!entry.is_object()) refuse("");
+    if (!entry.contains("name") || !entry["name"].is_string()) refuse("name");
+    if (!entry.contains("bytes") || !entry["bytes"].is_number_unsigned()) refuse("bytes");
+    if (!entry.contains("sha256") || !entry["sha256"].is_string()) refuse("sha256");
+    const std::filesystem::path name = entry["name"].get<std::string>();
+    if (name.empty() || name != name.filename()) refuse("name");
+    const std::filesystem::path file = folder_ / name;
+    if (!std::filesystem::exists(file)) {
+      throw Error(fmt::format("{}: is missing, but {} names it", file.string(), manifest_->file));
+    }
+    if (Sha256Of(file, entry["bytes"].get<int64_t>()) != entry["sha256"]) {
+      throw Error(
+          fmt::format("{}: is damaged: its SHA-256 is not that of its manifest", file.string()));
+    }
+    files_.push_back(std::make_unique<SafetensorsFile>(file));
+    for (const auto& [tensor, where] : files_.back()->tensors()) {
+      const auto [first, fresh] = held_.emplace(tensor, files_.back().get());
+      if (!fresh) {
+        throw Error(fmt::format("{}: tensor {} stands in {} too", file.string(), tensor,
+                                first->second->path().string()));
+      }
+    }
+  }
+}
+
+void Checkpoint::CheckFacts(const std::string& facts) const {
+  const std::string differences =
+      DifferencesOf(manifest_->json["run"], nlohmann::json::parse(facts));
+  if (differences.empty()) return;
+  throw Error(
+      fmt::format("{}: is of a run that differs from this one: {}", manifest_->file, differences));
+}
+
+bool Checkpoint::AddsLike(const std::string& summation) const {
+  return manifest_->json["summation"] == nlohmann::json::parse(summation);
+}
+
+const SafetensorsFile& Checkpoint::Holding(const std::string& name) const {
+  const auto found = held_.find(name);
+  if (found == held_.end()) {
+    throw Error(fmt::format("{}: none of its files holds tensor {}", manifest_->file, name));
+  }
+  return *found->second;
+}
+
+void Checkpoint::ReadVersion(const StageLayout& layout, int64_t age, float* weights) const {
+  std::fill_n(weights, layout.size(), 0.0f);
+  for (const StageTensor& place : layout.tensors()) {
+    std::string name = HuggingFaceName(place);
+    const std::string aged = fmt::format("version.{}.{}", age, name);
+    if (age > 0 || held_.contains(aged)) name = aged;
+    Holding(name).Read(name, OwnShape(place), IsTransposed(place), weights + place.offset);
+  }
+}
+
+void Checkpoint::ReadState(Optimizer& optimizer) const {
+  for (const StatePart& part : optimizer.State()) {
+    const StageTensor& place = optimizer.tensor(part.tensor);
+    const std::string name = fmt::format("optimizer.{}.{}", part.name, HuggingFaceName(place));
+    const SafetensorsFile& file = Holding(name);
+    if (!part.doubles.empty()) {
+      file.Read(name, {static_cast<int64_t>(part.doubles.size())}, part.doubles.data());
+      continue;
+    }
+    const auto size = static_cast<int64_t>(part.floats.size());
+    const std::vector<int64_t> shape =
+        size == place.elements() ? OwnShape(place) : std::vector<int64_t>{size};
+    file.Read(name, shape, false, part.floats.data());
+  }
+}
+
+}  // namespace pipelag

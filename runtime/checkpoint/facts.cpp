@@ -1,0 +1,135 @@
+#include "runtime/checkpoint/facts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+namespace pipelag {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+template <class Value>
+void AddGiven(const char* key, const std::optional<Value>& value, Json& json) {
+  if (value) json[key] = *value;
+}
+
+Json OptimizerFacts(const OptimizerOptions& options) {
+  Json json = {{"name", options.name}};
+  AddGiven("momentum", options.momentum, json);
+  AddGiven("beta1", options.beta1, json);
+  AddGiven("beta2", options.beta2, json);
+  AddGiven("beta3", options.beta3, json);
+  AddGiven("epsilon", options.epsilon, json);
+  AddGiven("weight_decay", options.weight_decay, json);
+  AddGiven("nesterov", options.nesterov, json);
+  if (options.muon_scale) {
+    json["muon_scale"] = *options.muon_scale == MuonScale::kMoonshot ? "moonshot" : "jordan";
+  }
+  if (options.muon_aux_learning_rate) {
+    json["muon_aux_share"] = *options.muon_aux_learning_rate / options.learning_rate;
+  }
+  AddGiven("basis_updates", options.basis_updates, json);
+  return json;
+}
+
+Json CorrectionFacts(const CorrectionOptions& options) {
+  Json json = {{"name", options.name}};
+  AddGiven("strength", options.strength, json);
+  AddGiven("horizon", options.horizon, json);
+  if (options.decay_inside) json["decay_inside"] = true;
+  if (options.rescale_previous) json["rescale_previous"] = true;
+  if (options.repeat_first) json["repeat_first"] = true;
+  AddGiven("anneal_updates", options.anneal_updates, json);
+  AddGiven("exponent", options.exponent, json);
+  return json;
+}
+
+Json DelayOf(const SerialStage& stage) {
+  const int delay = stage.forward_delay.front();
+  const auto other = [&](int late) { return late != delay; };
+  if (std::none_of(stage.forward_delay.begin(), stage.forward_delay.end(), other) &&
+      std::none_of(stage.backward_delay.begin(), stage.backward_delay.end(), other)) {
+    return delay;
+  }
+  return {{"forward", stage.forward_delay}, {"backward", stage.backward_delay}};
+}
+
+Json OrderOf(const SerialStage& stage) {
+  if (stage.backward_order.size() == 1 &&
+      std::is_sorted(stage.backward_order[0].begin(), stage.backward_order[0].end())) {
+    return "ascending";
+  }
+  return stage.backward_order;
+}
+
+/// `of` every stage, once for each of its layers.
+template <class Of>
+Json ByLayer(const TrainingOptions& options, const SerialPlan& plan, Of of) {
+  Json layers = Json::array();
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const Json one = of(plan.stages[s]);
+    for (int layer = options.split[s].first; layer < options.split[s].last; ++layer) {
+      layers.push_back(one);
+    }
+  }
+  return layers;
+}
+
+std::string Shown(const nlohmann::json& flat, const std::string& path) {
+  return flat.contains(path) ? flat[path].dump() : "absent";
+}
+
+}  // namespace
+
+nlohmann::ordered_json RunFacts(const TrainingOptions& options, const SerialPlan& plan,
+                                const Corpus& corpus) {
+  const LearningRateCourse& course = options.learning_rate;
+  Json json = {
+      {"network",
+       {{"layers", options.shape.layers},
+        {"hidden", options.shape.hidden},
+        {"heads", options.shape.heads},
+        {"sequence", options.shape.sequence},
+        {"vocabulary", options.shape.vocabulary}}},
+      {"microbatches", plan.microbatches},
+      {"microbatch_size", options.microbatch_size},
+      {"seed", options.seed},
+      {"optimizer", OptimizerFacts(options.optimizer)},
+      {"correction", CorrectionFacts(options.correction)},
+      {"learning_rate",
+       {{"peak", course.peak},
+        {"warmup_updates", course.warmup_updates},
+        {"total_updates", course.total_updates},
+        {"final_fraction", course.final_fraction}}},
+      {"data", {{"tokens", corpus.train.size()}, {"fingerprint", Fingerprint(corpus.train)}}}};
+  AddGiven("clip_norm", options.clip_norm, json);
+  json["delay"] = ByLayer(options, plan, DelayOf);
+  return json;
+}
+
+nlohmann::ordered_json SummationOf(const TrainingOptions& options, const SerialPlan& plan) {
+  return ByLayer(options, plan, OrderOf);
+}
+
+std::string DifferencesOf(const nlohmann::json& there, const nlohmann::json& here) {
+  const nlohmann::json flat_there = there.flatten();
+  const nlohmann::json flat_here = here.flatten();
+  std::string text;
+  const auto add = [&](const std::string& path) {
+    if (!text.empty()) text += "; ";
+    text += fmt::format("{} is {} there, but {} here", path, Shown(flat_there, path),
+                        Shown(flat_here, path));
+  };
+  for (const auto& [path, value] : flat_there.items()) {
+    if (!flat_here.contains(path) || flat_here[path] != value) add(path);
+  }
+  for (const auto& [path, value] : flat_here.items()) {
+    if (!flat_there.contains(path)) add(path);
+  }
+  return text;
+}
+
+}  // namespace pipelag

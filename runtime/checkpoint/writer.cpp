@@ -1,0 +1,173 @@
+#include "runtime/checkpoint/writer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "models/error.h"
+#include "models/file.h"
+#include "models/json_file.h"
+#include "runtime/checkpoint/folder.h"
+#include "runtime/checkpoint/safetensors.h"
+#include "runtime/checkpoint/tensor_names.h"
+#include "runtime/training.h"
+
+namespace pipelag {
+namespace {
+
+constexpr int kFormatVersion = 1;
+
+/// The tensors of one stage at one step.
+class StageFile {
+ public:
+  StageFile(int stage, int64_t run_step, const StageLayout& layout)
+      : stage_(stage), run_step_(run_step), layout_(layout) {}
+
+  void AddWeights(const std::string& prefix, const float* weights) {
+    for (const StageTensor& place : layout_.tensors()) {
+      const float* values = weights + place.offset;
+      CheckFinite(prefix + place.name, values, place.elements());
+      tensors_.push_back({.name = prefix + HuggingFaceName(place),
+                          .type = "F32",
+                          .shape = FileShape(place),
+                          .values = values,
+                          .transposed = IsTransposed(place)});
+    }
+  }
+
+  void AddState(Optimizer& optimizer) {
+    for (const StatePart& part : optimizer.State()) {
+      const StageTensor& place = layout_.tensors()[static_cast<size_t>(part.tensor)];
+      const std::string name = fmt::format("optimizer.{}.{}", part.name, HuggingFaceName(place));
+      if (!part.doubles.empty()) {
+        const auto size = static_cast<int64_t>(part.doubles.size());
+        CheckFinite(name, part.doubles.data(), size);
+        tensors_.push_back(
+            {.name = name, .type = "F64", .shape = {size}, .values = part.doubles.data()});
+        continue;
+      }
+      const auto size = static_cast<int64_t>(part.floats.size());
+      CheckFinite(name, part.floats.data(), size);
+      tensors_.push_back(
+          {.name = name,
+           .type = "F32",
+           .shape = size == place.elements() ? OwnShape(place) : std::vector<int64_t>{size},
+           .values = part.floats.data()});
+    }
+  }
+
+  const std::vector<OutgoingTensor>& tensors() const { return tensors_; }
+
+ private:
+  template <class Real>
+  void CheckFinite(const std::string& name, const Real* values, int64_t count) const {
+    const auto finite = [](Real value) { return std::isfinite(value); };
+    if (std::all_of(values, values + count, finite)) return;
+    throw Diverged(run_step_, stage_, name);
+  }
+
+  int stage_;
+  int64_t run_step_;
+  const StageLayout& layout_;
+  std::vector<OutgoingTensor> tensors_;
+};
+
+}  // namespace
+
+CheckpointWriter::CheckpointWriter(CheckpointSettings settings, CheckpointFacts facts,
+                                   std::vector<int> delays, int64_t first, int64_t last)
+    : settings_(std::move(settings)),
+      facts_(std::move(facts)),
+      delays_(std::move(delays)),
+      first_(first),
+      last_(last),
+      kept_(delays_.size()) {
+  CHECK(first_ < last_);
+}
+
+/// The first checkpoint at a later step.
+int64_t CheckpointWriter::NextAfter(int64_t version) const {
+  if (settings_.every == 0) return last_;
+  return std::min(last_, (version / settings_.every + 1) * settings_.every);
+}
+
+void CheckpointWriter::Keep(int stage, int64_t version, int64_t elements, const float* weights) {
+  const auto s = static_cast<size_t>(stage);
+  const int64_t oldest = NextAfter(version) - delays_[s];
+  if (version < last_ && oldest <= version) {
+    kept_[s][version].assign(weights, weights + elements);
+  }
+  std::erase_if(kept_[s], [&](const auto& entry) { return entry.first < oldest; });
+}
+
+void CheckpointWriter::Begin(int stage, int64_t version, const StageLayout& layout,
+                             const float* weights) {
+  Keep(stage, version, layout.size(), weights);
+}
+
+void CheckpointWriter::Updated(int stage, int64_t version, Optimizer& optimizer,
+                               const float* weights) {
+  if (version == NextAfter(version - 1)) WriteStage(stage, version, optimizer, weights);
+  Keep(stage, version, optimizer.layout().size(), weights);
+}
+
+std::string CheckpointWriter::FileName(int stage, const char* ending) const {
+  return fmt::format("stage-{:04}-of-{:04}.{}", stage + 1, delays_.size(), ending);
+}
+
+void CheckpointWriter::WriteStage(int stage, int64_t step, Optimizer& optimizer,
+                                  const float* weights) {
+  const auto s = static_cast<size_t>(stage);
+  StageFile file(stage, step - first_ - 1, optimizer.layout());
+  const float* own = optimizer.FinalWeights(weights);
+  file.AddWeights("", own);
+  if (own != weights) file.AddWeights("version.0.", weights);
+  for (int64_t age = 1; age <= std::min<int64_t>(delays_[s], step); ++age) {
+    file.AddWeights(fmt::format("version.{}.", age), kept_[s].at(step - age).data());
+  }
+  file.AddState(optimizer);
+  const std::filesystem::path folder = settings_.folder / StepFolderName(step);
+  std::filesystem::create_directories(folder);
+  const std::string name = FileName(stage, "safetensors");
+  const WrittenFile written =
+      WriteSafetensors(folder / name, file.tensors(), {{"step", fmt::format("{}", step)}});
+  const nlohmann::ordered_json part = {
+      {"name", name}, {"bytes", written.bytes}, {"sha256", written.sha256}};
+  const std::lock_guard lock(finishing_);
+  WriteFile(folder / FileName(stage, "part"), part.dump());
+  FinishStep(step);
+}
+
+/// Writes the manifest if this was the last stage to come.
+void CheckpointWriter::FinishStep(int64_t step) {
+  const std::filesystem::path folder = settings_.folder / StepFolderName(step);
+  const auto stages = static_cast<int>(delays_.size());
+  nlohmann::ordered_json files = nlohmann::ordered_json::array();
+  for (int stage = 0; stage < stages; ++stage) {
+    const std::filesystem::path part = folder / FileName(stage, "part");
+    if (!std::filesystem::exists(part)) return;
+    files.push_back(nlohmann::ordered_json::parse(ReadFile(part)));
+  }
+  SyncFolder(folder);
+  const nlohmann::ordered_json manifest = {
+      {"format", "pipelag checkpoint"},
+      {"version", kFormatVersion},
+      {"step", step},
+      {"written_by", {{"schedule", facts_.schedule}, {"ranks", facts_.ranks}}},
+      {"run", nlohmann::ordered_json::parse(facts_.facts)},
+      {"summation", nlohmann::ordered_json::parse(facts_.summation)},
+      {"files", files}};
+  WriteFile(folder / kManifestName, manifest.dump(2) + '\n');
+  SyncFolder(folder);
+  SyncFolder(settings_.folder);
+  for (int stage = 0; stage < stages; ++stage) {
+    std::filesystem::remove(folder / FileName(stage, "part"));
+  }
+  if (settings_.keep_last > 0) KeepLast(settings_.folder, settings_.keep_last);
+}
+
+}  // namespace pipelag

@@ -1,0 +1,76 @@
+// Leaves checkpoints behind a run, stage by stage as each comes to the step, without stopping any.
+// Knows no ranks, threads or schedules: whoever holds a stage tells of its updates.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "runtime/network/layout.h"
+#include "runtime/optimizer/optimizer.h"
+
+namespace pipelag {
+
+struct CheckpointSettings {
+  std::filesystem::path folder;
+  int64_t every = 0;      ///< steps; 0: at the end only
+  int64_t keep_last = 0;  ///< 0: all
+};
+
+/// What of the run goes to every checkpoint, as JSON text (facts.h).
+struct CheckpointFacts {
+  std::string facts;
+  std::string summation;
+  std::string schedule;  ///< for people
+  int ranks = 1;         ///< for people
+};
+
+/// One file per stage, written by whoever holds it right after the stage's update to the step:
+/// weights under their Hugging Face names as (inputs, outputs), what optimizer and correction keep
+/// as "optimizer.NAME.TENSOR", and the versions that later gradients are taken at as
+/// "version.AGE.TENSOR" (AGE 0, what readers of the newest version see, only where it is not the
+/// weights themselves). Stages come to a step at different times in an asynchronous schedule; what
+/// belongs to it is defined in starting_point.h. A stage's older versions are copied as they are
+/// made, near a checkpoint only, since the schedule may overwrite them before it.
+///
+/// A checkpoint is complete when its manifest stands, which is written last, by whoever finds the
+/// files of all stages there: through the folder alone, so that stages may be held by different
+/// processes that share it. Every file is written under a temporary name, flushed and renamed.
+/// Values that are not finite are never written: the run has diverged.
+class CheckpointWriter {
+ public:
+  /// Stage s is one of `stages`; its oldest reader is `delays[s]` updates late. The run does
+  /// updates `first` + 1 to `last`.
+  CheckpointWriter(CheckpointSettings settings, CheckpointFacts facts, std::vector<int> delays,
+                   int64_t first, int64_t last);
+
+  /// Before the first update, oldest first: versions that the run begins with.
+  void Begin(int stage, int64_t version, const StageLayout& layout, const float* weights);
+  /// Right after the update that made `version`. Used by one thread per stage at a time. Throws
+  /// Error if a file cannot be written, Diverged for a value that is not finite.
+  void Updated(int stage, int64_t version, Optimizer& optimizer, const float* weights);
+
+  const CheckpointSettings& settings() const { return settings_; }
+
+ private:
+  using Versions = std::map<int64_t, std::vector<float>>;
+
+  int64_t NextAfter(int64_t version) const;
+  void Keep(int stage, int64_t version, int64_t elements, const float* weights);
+  void WriteStage(int stage, int64_t step, Optimizer& optimizer, const float* weights);
+  void FinishStep(int64_t step);
+  std::string FileName(int stage, const char* ending) const;
+
+  CheckpointSettings settings_;
+  CheckpointFacts facts_;
+  std::vector<int> delays_;
+  int64_t first_;
+  int64_t last_;
+  std::vector<Versions> kept_;  ///< by stage
+  std::mutex finishing_;
+};
+
+}  // namespace pipelag

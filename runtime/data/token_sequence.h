@@ -1,0 +1,52 @@
+// A row of tokens that lie where they came from, in memory or in mapped files, one piece behind the
+// other. Knows no file format and no network.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/data/token.h"
+
+namespace pipelag {
+
+/// Tokens that lie together, one or two bytes each, little-endian.
+struct TokenPiece {
+  std::shared_ptr<const void> owner;  ///< keeps the bytes where they are
+  const std::byte* bytes = nullptr;
+  int64_t count = 0;
+  int width = 1;       ///< bytes per token, 1 or 2
+  std::string source;  ///< for people: a file's name
+  int64_t offset = 0;  ///< of the first byte within the source
+};
+
+class TokenSequence {
+ public:
+  void Append(TokenPiece piece);
+  int64_t size() const { return size_; }
+  const std::vector<TokenPiece>& pieces() const { return pieces_; }
+
+  /// Tokens [start, start + count), which must exist, to `to`.
+  void Copy(int64_t start, int64_t count, Token* to) const;
+  /// All of them.
+  std::vector<Token> Tokens() const;
+  /// Tokens [begin, end), where they lie.
+  TokenSequence Part(int64_t begin, int64_t end) const;
+
+ private:
+  std::vector<TokenPiece> pieces_;
+  std::vector<int64_t> starts_;  ///< of each piece within the sequence
+  int64_t size_ = 0;
+};
+
+/// Throws Error naming source and byte of the first token that is not below `vocabulary`. Reads
+/// everything, unless no token of the width can be too great.
+void CheckVocabulary(const TokenSequence& tokens, int vocabulary);
+
+/// SHA-256 over the number of tokens and up to 64 evenly spaced blocks of 2,048 of them: what two
+/// different texts do not share, without reading all of a large one.
+std::string Fingerprint(const TokenSequence& tokens);
+
+}  // namespace pipelag
