@@ -74,13 +74,12 @@ void PrepareFolder(const fs::path& folder, int64_t first) {
   }
   fs::create_directories(folder);
   CheckWritable(folder / kManifestName);
-  for (const auto& [step, complete] : StepsIn(folder)) {
-    if (complete && step > first) {
-      throw Error(
-          fmt::format("{}: already holds the checkpoint of step {}; go on from there with --resume "
-                      "or name another folder",
-                      folder.string(), step));
-    }
+  const std::vector<int64_t> complete_steps = CompleteSteps(folder);
+  if (!complete_steps.empty() && complete_steps.back() > first) {
+    throw Error(
+        fmt::format("{}: already holds the checkpoint of step {}; go on from there with --resume "
+                    "or name another folder",
+                    folder.string(), complete_steps.back()));
   }
   for (const auto& [step, complete] : StepsIn(folder)) {
     if (!complete) fs::remove_all(folder / StepFolderName(step));

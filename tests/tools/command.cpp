@@ -4,10 +4,13 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <pty.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -30,6 +33,37 @@ std::string ReadWhole(const std::filesystem::path& file) {
   return std::move(content).str();
 }
 
+std::vector<std::string> Words(std::string_view command) {
+  std::istringstream in{std::string(command)};
+  std::vector<std::string> words;
+  for (std::string word; in >> word;) words.push_back(word);
+  return words;
+}
+
+/// `prepare` is done in the new process.
+template <class Prepare>
+pid_t Start(const std::filesystem::path& folder, std::vector<std::string> words, Prepare prepare) {
+  words.insert(words.begin(), PIPELAG_BINARY);
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  const pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    if (chdir(folder.c_str()) != 0) _exit(126);
+    prepare();
+    execv(arguments[0], arguments.data());
+    _exit(127);
+  }
+  return child;
+}
+
+int Wait(pid_t child) {
+  int status = 0;
+  CHECK(waitpid(child, &status, 0) == child);
+  return status;
+}
+
 }  // namespace
 
 Workplace::Workplace() {
@@ -44,34 +78,67 @@ Workplace::~Workplace() {
   std::filesystem::remove_all(folder_, ignored);
 }
 
-Outcome Workplace::Pipelag(std::string_view command) const {
-  std::istringstream in{std::string(command)};
-  std::vector<std::string> words;
-  for (std::string word; in >> word;) words.push_back(word);
-  return Pipelag(words);
-}
+Outcome Workplace::Pipelag(std::string_view command) const { return Pipelag(Words(command)); }
 
 Outcome Workplace::Pipelag(const std::vector<std::string>& words) const {
-  std::vector<std::string> owned = words;
-  owned.insert(owned.begin(), PIPELAG_BINARY);
-  std::vector<char*> arguments;
-  for (std::string& word : owned) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  const std::string work = folder_ / "work";
-  const std::string out = folder_ / "out";
-  const std::string err = folder_ / "err";
-  const pid_t child = fork();
-  CHECK(child >= 0);
-  if (child == 0) {
-    if (chdir(work.c_str()) != 0) _exit(126);
+  const std::string out = Under("out");
+  const std::string err = Under("err");
+  const int status = Wait(Start(Under("work"), words, [&] {
     RedirectTo(out.c_str(), STDOUT_FILENO);
     RedirectTo(err.c_str(), STDERR_FILENO);
-    execv(arguments[0], arguments.data());
-    _exit(127);
-  }
-  int status = 0;
-  CHECK(waitpid(child, &status, 0) == child);
+  }));
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, ReadWhole(out), ReadWhole(err)};
+}
+
+Outcome Workplace::PipelagOnFullDisk(std::string_view command, size_t most_bytes) const {
+  const std::string out = Under("out");
+  const std::string err = Under("err");
+  const int status = Wait(Start(Under("work"), Words(command), [&] {
+    RedirectTo(out.c_str(), STDOUT_FILENO);
+    RedirectTo(err.c_str(), STDERR_FILENO);
+    const rlimit limit = {most_bytes, most_bytes};
+    // Without the signal a write beyond it fails, as on a full disk.
+    if (signal(SIGXFSZ, SIG_IGN) == SIG_ERR || setrlimit(RLIMIT_FSIZE, &limit) != 0) _exit(126);
+  }));
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, ReadWhole(out), ReadWhole(err)};
+}
+
+std::string Workplace::PipelagOnTerminal(std::string_view command) const {
+  int terminal = -1;
+  int program_end = -1;
+  CHECK(openpty(&terminal, &program_end, nullptr, nullptr, nullptr) == 0);
+  const pid_t child = Start(Under("work"), Words(command), [&] {
+    RedirectTo("/dev/null", STDOUT_FILENO);
+    if (dup2(program_end, STDERR_FILENO) < 0) _exit(126);
+  });
+  close(program_end);
+  std::string shown;
+  char buffer[4096];
+  for (ssize_t n = 0; (n = read(terminal, buffer, sizeof buffer)) > 0;) {
+    shown.append(buffer, static_cast<size_t>(n));
+  }
+  close(terminal);
+  Wait(child);
+  return shown;
+}
+
+bool Workplace::PipelagKilled(std::string_view command, const std::string& file,
+                              size_t lines) const {
+  const pid_t child = Start(Under("work"), Words(command), [&] {
+    RedirectTo("/dev/null", STDOUT_FILENO);
+    RedirectTo("/dev/null", STDERR_FILENO);
+  });
+  int status = 0;
+  while (waitpid(child, &status, WNOHANG) == 0) {
+    const std::string content = Read(file);
+    if (static_cast<size_t>(std::count(content.begin(), content.end(), '\n')) >= lines) {
+      CHECK(kill(child, SIGKILL) == 0);
+      status = Wait(child);
+      break;
+    }
+    usleep(200);
+  }
+  return WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
 }
 
 void Workplace::Write(const std::string& name, std::string_view content) const {
@@ -79,7 +146,7 @@ void Workplace::Write(const std::string& name, std::string_view content) const {
 }
 
 void Workplace::Remove(const std::string& name) const {
-  std::filesystem::remove(folder_ / "work" / name);
+  std::filesystem::remove_all(folder_ / "work" / name);
 }
 
 std::string Workplace::Read(const std::string& name) const {

@@ -29,6 +29,13 @@ class Workplace {
   /// Words as they are.
   Outcome Pipelag(const std::vector<std::string>& words) const;
 
+  /// No file may grow beyond so many bytes: a disk that is full.
+  Outcome PipelagOnFullDisk(std::string_view command, size_t most_bytes) const;
+  /// What it shows on stderr if that is a terminal.
+  std::string PipelagOnTerminal(std::string_view command) const;
+  /// Started, and killed (kill -9) as soon as a file has so many lines. False if it ended before.
+  bool PipelagKilled(std::string_view command, const std::string& file, size_t lines) const;
+
   void Write(const std::string& name, std::string_view content) const;
   void Remove(const std::string& name) const;
   /// Empty if there is no such file.
@@ -37,6 +44,8 @@ class Workplace {
   std::vector<std::string> Files() const;
 
  private:
+  std::filesystem::path Under(const char* name) const { return folder_ / name; }
+
   std::filesystem::path folder_;
 };
 

@@ -1,0 +1,265 @@
+// `pipelag run` that is stopped and goes on: by kill -9, on a full disk, with weights that broke;
+// what it leaves behind, logs and shows meanwhile.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/tools/command.h"
+
+namespace pipelag {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr std::string_view kSmall =
+    "run --format json --layers 4 --hidden 16 --heads 2 --sequence 8 --microbatch-size 2 "
+    "--validation-microbatches 2 --microbatches 4 ";
+
+std::string Command(const std::string& flags) { return std::string(kSmall) + flags; }
+
+std::string Digest(const Outcome& outcome) {
+  return Json(outcome).at("weights_sha256").get<std::string>();
+}
+
+std::vector<nlohmann::json> LinesOf(const std::string& text) {
+  std::vector<nlohmann::json> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(nlohmann::json::parse(line));
+  return lines;
+}
+
+TEST(Checkpoint, KilledAtAnyMomentGoesOnToTheSameWeights) {
+  for (const char* way : {"--schedule 2bw --ranks 2 --correction error-feedback --steps 120 ",
+                          "--backend serial --delay 2 --optimizer muon --steps 120 "}) {
+    const Workplace place;
+    const std::string whole = Digest(place.Pipelag(Command(way)));
+    const std::string keeping = "--checkpoint ck --checkpoint-every 2 --keep-last 2 --log log ";
+    EXPECT_TRUE(place.PipelagKilled(Command(way + keeping), "log", 20));
+    for (const size_t lines : {60, 90}) {
+      EXPECT_TRUE(place.PipelagKilled(Command(way + keeping + "--resume ck"), "log", lines));
+    }
+    const nlohmann::json last = Json(place.Pipelag(Command(way + keeping + "--resume ck")));
+    EXPECT_EQ(last.at("weights_sha256"), whole);
+    EXPECT_GT(last.at("first_step"), 20);
+  }
+}
+
+TEST(Checkpoint, IsTakenUpByOtherRanksAndSchedules) {
+  const Workplace place;
+  const std::string steps = "--steps 12 --clip-norm 0.5 ";
+  const std::string whole = Digest(place.Pipelag(Command("--schedule gpipe --ranks 2 " + steps)));
+  const std::string keeping = "--checkpoint ck --checkpoint-every 5 ";
+  EXPECT_EQ(Digest(place.Pipelag(Command("--schedule 1f1b --ranks 4 " + keeping + steps))), whole);
+  for (const char* way :
+       {"--schedule 1f1b --ranks 4 ", "--schedule gpipe --ranks 3 ",
+        "--backend serial --schedule interleaved-1f1b --ranks 2 ", "--backend serial --delay 0 "}) {
+    const Outcome outcome = place.Pipelag(Command(way + ("--resume ck/step-00000005 " + steps)));
+    EXPECT_EQ(Digest(outcome), whole) << way;
+    EXPECT_EQ(outcome.err, "");
+  }
+  // DualPipe adds up in another order: said, not refused.
+  const Outcome other =
+      place.Pipelag(Command("--schedule dualpipe --ranks 2 --resume ck/step-00000005 " + steps));
+  EXPECT_EQ(other.exit_code, 0);
+  EXPECT_THAT(other.err, HasSubstr("added gradients in another order"));
+}
+
+TEST(Checkpoint, OnAFullDiskEndsAndKeepsTheOneBefore) {
+  const Workplace place;
+  const std::string way = "--schedule 2bw --ranks 2 --steps 12 --checkpoint ck ";
+  const std::string whole = Digest(place.Pipelag(Command(way + "--checkpoint-every 5")));
+  for (const char* later : {"ck/step-00000010", "ck/step-00000012"}) place.Remove(later);
+  const Outcome full =
+      place.PipelagOnFullDisk(Command(way + "--resume ck --checkpoint-every 1 --log log"), 20'000);
+  EXPECT_EQ(full.exit_code, 2);
+  EXPECT_EQ(full.out, "");
+  EXPECT_THAT(full.err, testing::MatchesRegex("pipelag: rank [01] at [01]U0: "
+                                              "ck/step-00000006/stage-000[12]-of-0002.safetensors: "
+                                              "cannot be written: File too large\n"));
+  const nlohmann::json after = Json(place.Pipelag(Command(way + "--resume ck")));
+  EXPECT_EQ(after.at("first_step"), 5);
+  EXPECT_EQ(after.at("weights_sha256"), whole);
+  const Outcome log =
+      place.PipelagOnFullDisk(Command("--schedule 2bw --ranks 2 --steps 12 --log small"), 300);
+  EXPECT_EQ(log.exit_code, 2);
+  EXPECT_THAT(log.err, HasSubstr("small: cannot be written: File too large"));
+}
+
+TEST(Checkpoint, OfWeightsThatBreakIsTheLastGoodOne) {
+  const Workplace place;
+  for (const char* way : {"--schedule 2bw --ranks 2 ", "--backend serial --delay 1 "}) {
+    const Outcome outcome =
+        place.Pipelag(Command(way +
+                              std::string("--optimizer sgd --learning-rate 1e6 --warmup-steps 12 "
+                                          "--steps 12 --checkpoint-every 1 --checkpoint ") +
+                              (way[2] == 's' ? "threads" : "serial")));
+    const nlohmann::json json = Json(outcome);
+    EXPECT_TRUE(json.contains("diverged"));
+    EXPECT_THAT(json.at("diverged_where").get<std::string>(),
+                testing::MatchesRegex("stage [01]: .*not finite"));
+    EXPECT_THAT(outcome.err, testing::AllOf(HasSubstr("diverged at step "), HasSubstr(": stage "),
+                                            HasSubstr("; the last checkpoint is ")));
+  }
+}
+
+TEST(Checkpoint, WhatDoesNotFitEndsWithOneSentence) {
+  const Workplace place;
+  const std::string way = "--schedule 2bw --ranks 2 --steps 6 ";
+  place.Pipelag(Command(way + "--checkpoint ck --checkpoint-every 3"));
+  place.Pipelag(Command(way + "--checkpoint torn"));
+  place.Remove("torn/step-00000006/manifest.json");
+  place.Pipelag(Command(way + "--checkpoint bad"));
+  std::string bytes = place.Read("bad/step-00000006/stage-0001-of-0002.safetensors");
+  bytes.back() ^= 1;
+  place.Write("bad/step-00000006/stage-0001-of-0002.safetensors", bytes);
+  const std::string from = way + "--resume ck/step-00000003 ";
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {way + "--resume ck", "ck/step-00000006 is at step 6, so --steps 6 leaves nothing to do"},
+      {way + "--resume nowhere", "nowhere: there is no such folder"},
+      {way + "--resume torn", "torn: holds no finished checkpoint"},
+      {way + "--resume torn/step-00000006", "step-00000006: holds no manifest.json"},
+      {way + "--resume bad", "bad/step-00000006/stage-0001-of-0002.safetensors: is damaged"},
+      {from + "--optimizer sgd", "/optimizer/name is \"adamw\" there, but \"sgd\" here"},
+      {from + "--seed 2", "/seed is 1 there, but 2 here"},
+      {"--schedule 1f1b --ranks 2 --steps 6 --resume ck/step-00000003", "/delay/0 is 1 there"},
+      {"--schedule 2bw --ranks 2 --steps 7 --resume ck/step-00000003",
+       "/learning_rate/total_updates is 6 there, but 7 here"},
+      {from + "--checkpoint ck", "ck: already holds the checkpoint of step 6"},
+      {way + "--checkpoint ck", "ck: already holds the checkpoint of step 6"},
+      {way + "--checkpoint ck/step-00000003/manifest.json", "is a file, a folder is needed"},
+      {way + "--keep-last 2", "--keep-last: needs --checkpoint"},
+      {way + "--checkpoint c --checkpoint-every 0", "--checkpoint-every"},
+      {from + "--init ck", "--init"},
+      {way + "--checkpoint c --repeat 2", "--repeat"},
+      {"--schedule 2bw,1f1b --ranks 2 --checkpoint c", "name one --schedule"},
+      {way + "--log nowhere/log", "nowhere"},
+      {way + "--init ck/step-00000003/manifest.json", "manifest.json: is no safetensors file"},
+      {way + "--init ck/step-00000003/stage-0001-of-0002.safetensors", "holds no tensor"},
+  };
+  const std::vector<std::string> files = place.Files();
+  for (const auto& [flags, expected] : cases) {
+    const Outcome outcome = place.Pipelag(Command(flags));
+    EXPECT_EQ(outcome.exit_code, 2) << flags;
+    EXPECT_THAT(outcome.err, HasSubstr(expected)) << flags;
+    EXPECT_EQ(Lines(outcome.err), 1u) << outcome.err;
+    EXPECT_EQ(outcome.out, "") << flags;
+  }
+  EXPECT_EQ(place.Files(), files);
+}
+
+TEST(Log, HasAHeaderAndALinePerStep) {
+  const Workplace place;
+  const std::string way = "--schedule 2bw --ranks 2 --steps 6 --warmup-steps 1 --clip-norm 0.5 ";
+  const nlohmann::json run = Json(place.Pipelag(
+      Command(way + "--log log --checkpoint ck --checkpoint-every 3 --loss loss.csv")));
+  std::vector<nlohmann::json> lines = LinesOf(place.Read("log"));
+  ASSERT_EQ(lines.size(), 7u);
+  EXPECT_EQ(lines[0].at("schedule"), "2bw");
+  EXPECT_EQ(lines[0].at("last_step"), 6);
+  EXPECT_EQ(lines[0].at("tokens_per_step"), 64);
+  for (size_t i = 1; i <= 6; ++i) {
+    EXPECT_EQ(lines[i].at("step"), i);
+    EXPECT_EQ(lines[i].at("tokens"), 64 * i);
+    EXPECT_GT(lines[i].at("tokens_per_s"), 0);
+    EXPECT_GT(lines[i].at("gradient_norm"), 0);
+    EXPECT_GE(lines[i].at("seconds"), i == 1 ? 0.0 : lines[i - 1].at("seconds").get<double>());
+  }
+  EXPECT_EQ(lines[6].at("loss"), run.at("final_loss"));
+  EXPECT_EQ(lines[1].at("learning_rate"), 0.002);
+  EXPECT_EQ(Lines(place.Read("loss.csv")), 7u);
+  // Half a line from a run that was killed; what goes on writes behind it.
+  place.Write("log", place.Read("log") + "{\"step\":");
+  Json(place.Pipelag(Command(way + "--log log --resume ck/step-00000003 --loss loss.csv")));
+  std::string text = place.Read("log");
+  text.erase(text.find("{\"step\":\n"), 9);
+  lines = LinesOf(text);
+  ASSERT_EQ(lines.size(), 11u);
+  EXPECT_EQ(lines[7].at("first_step"), 3);
+  EXPECT_EQ(lines[8].at("step"), 4);
+  EXPECT_EQ(lines[10].at("loss"), lines[6].at("loss"));
+  EXPECT_THAT(place.Read("loss.csv"), HasSubstr("\n2bw,3,256,"));
+  // Without --resume it begins anew.
+  Json(place.Pipelag(Command(way + "--log log")));
+  EXPECT_EQ(Lines(place.Read("log")), 7u);
+}
+
+TEST(Progress, IsForATerminalOnly) {
+  const Workplace place;
+  const std::string way = "--schedule 2bw --ranks 2 --steps 6 ";
+  EXPECT_EQ(place.Pipelag(Command(way)).err, "");
+  const std::string shown = place.PipelagOnTerminal(Command(way));
+  EXPECT_THAT(shown, testing::ContainsRegex(
+                         "2bw +\\[[# ]{30}\\] 1/6  loss [0-9.]+  [0-9]+ tokens/s  [0-9]+ s left"));
+  EXPECT_TRUE(shown.ends_with("\r\x1b[K"));
+}
+
+TEST(Weights, GoOutAndInAgain) {
+  const Workplace place;
+  const std::string shape = "--schedule 1f1b --ranks 2 --steps 3 ";
+  const std::string digest = Digest(place.Pipelag(Command(shape + "--export out.safetensors")));
+  // Three steps without a rate change nothing.
+  const std::string still = shape + "--learning-rate 0 ";
+  EXPECT_EQ(Digest(place.Pipelag(Command(still + "--init out.safetensors"))), digest);
+  const Outcome refused = place.Pipelag(Command(still + "--init out.safetensors --export out.bin"));
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("the weights are in out.bin.safetensors"));
+  EXPECT_EQ(place.Read("out.bin.safetensors"), place.Read("out.safetensors"));
+}
+
+/// llm.c's file of a network of 2 layers and 8 channels: small numbers, different everywhere.
+std::string LlmcFile() {
+  const std::vector<int32_t> numbers = {20240326, 3, 8, 256, 2, 2, 8, 256};
+  std::string content(1024, '\0');
+  std::memcpy(content.data(), numbers.data(), numbers.size() * sizeof(int32_t));
+  const int floats = 256 * 8 + 8 * 8 + 2 * (4 * 8 + 24 * 8 + 24 + 64 + 8 + 256 + 32 + 256 + 8) + 16;
+  for (int i = 0; i < floats; ++i) {
+    const float value = 0.01f * static_cast<float>(i * 37 % 101 - 50);
+    content.append(reinterpret_cast<const char*>(&value), sizeof value);
+  }
+  return content;
+}
+
+TEST(Weights, OfLlmcBringTheirShapeAndComeBackByteForByte) {
+  const Workplace place;
+  place.Write("model.bin", LlmcFile());
+  const std::string way =
+      "run --format json --schedule gpipe --ranks 2 --microbatches 2 --steps 1 --learning-rate 0 "
+      "--validation-microbatches 2 --microbatch-size 2 --init model.bin ";
+  Json(place.Pipelag(way + "--export again.bin"));
+  EXPECT_TRUE(place.Read("again.bin") == LlmcFile());
+  const Outcome other = place.Pipelag(way + "--layers 4");
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_THAT(other.err, HasSubstr("--layers: 4 is not the 2 of model.bin"));
+}
+
+TEST(Data, OfTokensNeedsTheirVocabulary) {
+  const Workplace place;
+  std::string tokens;
+  for (int i = 0; i < 2000; ++i) {
+    const auto token = static_cast<uint16_t>(i * 7 % 300);
+    tokens.append(reinterpret_cast<const char*>(&token), sizeof token);
+  }
+  place.Write("a.bin", tokens);
+  place.Write("b.bin", tokens);
+  const std::string way = "--schedule 1f1b --ranks 2 --steps 6 --data a.bin,b.bin ";
+  const Outcome few = place.Pipelag(Command(way));
+  EXPECT_EQ(few.exit_code, 2);
+  EXPECT_THAT(few.err, HasSubstr("a.bin: token 259 at byte 74 is not below --vocabulary 256"));
+  const std::string enough = way + "--vocabulary 300 ";
+  Json(place.Pipelag(Command(enough + "--checkpoint ck --checkpoint-every 3")));
+  EXPECT_EQ(place.Pipelag(Command(enough + "--validation-data b.bin")).exit_code, 0);
+  // The same run on other data is another run.
+  const Outcome other = place.Pipelag(
+      Command("--schedule 1f1b --ranks 2 --steps 6 --data b.bin --vocabulary 300 --resume "
+              "ck/step-00000003"));
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_THAT(other.err, HasSubstr("/data/tokens is 3600 there, but 1800 here"));
+  place.Write("a.bin", tokens.substr(1));
+  EXPECT_THAT(place.Pipelag(Command(enough)).err, HasSubstr("a.bin: 3999 bytes are no whole"));
+}
+
+}  // namespace
+}  // namespace pipelag
