@@ -42,8 +42,8 @@ void OutputFile::Write(std::string_view content) {
   }
 }
 
-void OutputFile::Commit() {
-  if (fsync(descriptor_) != 0) Fail("cannot be flushed to disk");
+void OutputFile::Commit(bool flush) {
+  if (flush && fsync(descriptor_) != 0) Fail("cannot be flushed to disk");
   if (rename(temporary_.c_str(), target_.c_str()) != 0) Fail("cannot be put in place");
   committed_ = true;
 }

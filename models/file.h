@@ -18,8 +18,9 @@ class OutputFile {
   ~OutputFile();
 
   void Write(std::string_view content);
-  /// Flushes to disk, then renames. The folder's own entry is SyncFolder's business.
-  void Commit();
+  /// Flushes to disk, unless nothing depends on its surviving a loss of power, then renames. The
+  /// folder's own entry is SyncFolder's business.
+  void Commit(bool flush = true);
 
  private:
   [[noreturn]] void Fail(const char* what) const;

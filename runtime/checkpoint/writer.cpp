@@ -138,7 +138,9 @@ void CheckpointWriter::WriteStage(int stage, int64_t step, Optimizer& optimizer,
   const nlohmann::ordered_json part = {
       {"name", name}, {"bytes", written.bytes}, {"sha256", written.sha256}};
   const std::lock_guard lock(finishing_);
-  WriteFile(folder / FileName(stage, "part"), part.dump());
+  OutputFile note(folder / FileName(stage, "part"));
+  note.Write(part.dump());
+  note.Commit(false);  // what it says goes to the manifest before anything relies on it
   FinishStep(step);
 }
 
