@@ -15,7 +15,8 @@ namespace pipelag {
 /// the last bit, given of every stage its versions k − d to k, what its optimizer and correction
 /// keep, and k itself, which is the position in the data, the learning rate's course and all random
 /// numbers. What a pipeline had in flight at k is done again from the data, on the same versions:
-/// the program of the remaining steps is the endless body clipped at k instead of at 0.
+/// the program of the remaining steps is the endless body clipped at k instead of at 0. Only the
+/// watch for divergence looks at no losses before k.
 class StartingPoint {
  public:
   virtual ~StartingPoint() = default;

@@ -126,8 +126,10 @@ std::unique_ptr<CheckpointWriter> Attach(const CheckpointPlan& plan, const Seria
   if (!plan.settings) return nullptr;
   PrepareFolder(plan.settings->folder, plan.first_step());
   auto writer = std::make_unique<CheckpointWriter>(
-      *plan.settings, CheckpointFacts{facts, summation, serial.name, ranks}, OldestReaders(serial),
-      plan.first_step(), last_step);
+      *plan.settings,
+      CheckpointFacts{facts, summation, int64_t{options.microbatch_size} * serial.microbatches,
+                      serial.name, ranks},
+      OldestReaders(serial), plan.first_step(), last_step);
   options.checkpoints = writer.get();
   return writer;
 }

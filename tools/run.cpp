@@ -433,8 +433,13 @@ Subcommand RunCommand() {
           "messages are real, and the run is held against its simulation. Many more ranks than "
           "cores\n"
           "are no hindrance. --steps defaults as in 'simulate'.\n\n"
+          "--checkpoint leaves what --resume goes on from, to the last bit as if the run had never "
+          "been\nstopped: on any number of ranks, under any schedule whose gradients are as "
+          "late.\n\n"
           "Example: pipelag run --schedule gpipe,1f1b,2bw --ranks 2 --microbatches 8 --steps 40\n"
           "         --repeat 3 --predict-from 1f1b --traces out\n"
+          "         pipelag run --schedule 2bw --ranks 2 --microbatches 8 --steps 400\n"
+          "         --checkpoint kept --checkpoint-every 50 --keep-last 2 --log run.jsonl\n"
           "         pipelag run --compute emulated --schedule 1f1b,zb-h1 --ranks 64 --microbatches "
           "128\n"
           "         --forward 10ms --backward-input 10ms --backward-weight 10ms",

@@ -3,14 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
-#include <deque>
+#include <cstdio>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "models/error.h"
 #include "models/file.h"
-#include "models/json_file.h"
 #include "runtime/checkpoint/folder.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/checkpoint/tensor_names.h"
@@ -144,32 +145,47 @@ void CheckpointWriter::WriteStage(int stage, int64_t step, Optimizer& optimizer,
   FinishStep(step);
 }
 
-/// Writes the manifest if this was the last stage to come.
+/// Writes the manifest if all stages have come and nobody else does.
 void CheckpointWriter::FinishStep(int64_t step) {
   const std::filesystem::path folder = settings_.folder / StepFolderName(step);
-  const auto stages = static_cast<int>(delays_.size());
-  nlohmann::ordered_json files = nlohmann::ordered_json::array();
-  for (int stage = 0; stage < stages; ++stage) {
-    const std::filesystem::path part = folder / FileName(stage, "part");
-    if (!std::filesystem::exists(part)) return;
-    files.push_back(nlohmann::ordered_json::parse(ReadFile(part)));
+  for (size_t stage = 0; stage < delays_.size(); ++stage) {
+    if (!std::filesystem::exists(folder / FileName(static_cast<int>(stage), "part"))) return;
   }
-  SyncFolder(folder);
+  const std::filesystem::path mark = folder / "finishing";
+  std::FILE* only = std::fopen(mark.c_str(), "wx");
+  if (only == nullptr && errno == EEXIST) return;
+  if (only == nullptr) {
+    throw Error(fmt::format("{}: cannot be created: {}", mark.string(), std::strerror(errno)));
+  }
+  std::fclose(only);
+  WriteManifest(step);
+  for (size_t stage = 0; stage < delays_.size(); ++stage) {
+    std::filesystem::remove(folder / FileName(static_cast<int>(stage), "part"));
+  }
+  std::filesystem::remove(mark);
+  if (settings_.keep_last > 0) KeepLast(settings_.folder, settings_.keep_last);
+}
+
+void CheckpointWriter::WriteManifest(int64_t step) {
+  const std::filesystem::path folder = settings_.folder / StepFolderName(step);
+  nlohmann::ordered_json files = nlohmann::ordered_json::array();
+  for (size_t stage = 0; stage < delays_.size(); ++stage) {
+    const std::string part = ReadFile(folder / FileName(static_cast<int>(stage), "part"));
+    files.push_back(nlohmann::ordered_json::parse(part));
+  }
   const nlohmann::ordered_json manifest = {
       {"format", "pipelag checkpoint"},
       {"version", kFormatVersion},
       {"step", step},
+      {"samples", step * facts_.samples_per_step},
       {"written_by", {{"schedule", facts_.schedule}, {"ranks", facts_.ranks}}},
       {"run", nlohmann::ordered_json::parse(facts_.facts)},
       {"summation", nlohmann::ordered_json::parse(facts_.summation)},
       {"files", files}};
+  SyncFolder(folder);  // the files' own names, before what promises them
   WriteFile(folder / kManifestName, manifest.dump(2) + '\n');
   SyncFolder(folder);
   SyncFolder(settings_.folder);
-  for (int stage = 0; stage < stages; ++stage) {
-    std::filesystem::remove(folder / FileName(stage, "part"));
-  }
-  if (settings_.keep_last > 0) KeepLast(settings_.folder, settings_.keep_last);
 }
 
 }  // namespace pipelag

@@ -24,8 +24,9 @@ struct CheckpointSettings {
 struct CheckpointFacts {
   std::string facts;
   std::string summation;
-  std::string schedule;  ///< for people
-  int ranks = 1;         ///< for people
+  int64_t samples_per_step = 0;  ///< for people, as the rest: the position in the data
+  std::string schedule;
+  int ranks = 1;
 };
 
 /// One file per stage, written by whoever holds it right after the stage's update to the step:
@@ -36,9 +37,10 @@ struct CheckpointFacts {
 /// belongs to it is defined in starting_point.h. A stage's older versions are copied as they are
 /// made, near a checkpoint only, since the schedule may overwrite them before it.
 ///
-/// A checkpoint is complete when its manifest stands, which is written last, by whoever finds the
-/// files of all stages there: through the folder alone, so that stages may be held by different
-/// processes that share it. Every file is written under a temporary name, flushed and renamed.
+/// A checkpoint is complete when its manifest stands, which is written last, by whoever first finds
+/// the files of all stages there: through the folder alone, so that stages may be held by different
+/// processes that share it, each with a writer of its own (PrepareFolder is for one of them, before
+/// any begins). Every file is written under a temporary name, flushed and renamed.
 /// Values that are not finite are never written: the run has diverged.
 class CheckpointWriter {
  public:
@@ -62,6 +64,7 @@ class CheckpointWriter {
   void Keep(int stage, int64_t version, int64_t elements, const float* weights);
   void WriteStage(int stage, int64_t step, Optimizer& optimizer, const float* weights);
   void FinishStep(int64_t step);
+  void WriteManifest(int64_t step);
   std::string FileName(int stage, const char* ending) const;
 
   CheckpointSettings settings_;

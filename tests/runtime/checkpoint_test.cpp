@@ -10,6 +10,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <thread>
 
 #include "models/file.h"
 #include "models/schedule/generators.h"
@@ -107,7 +108,7 @@ TrainingResult TrainFrom(const Way& way, TrainingOptions options,
   }
   std::optional<CheckpointWriter> writer;
   if (!settings.folder.empty()) {
-    writer.emplace(settings, CheckpointFacts{facts, summation, way.plan.name, 1},
+    writer.emplace(settings, CheckpointFacts{facts, summation, 12, way.plan.name, 1},
                    DelaysOf(way.plan), options.first_step(), last);
     options.checkpoints = &*writer;
   }
@@ -365,10 +366,52 @@ TEST(CheckpointFile, HoldsGpt2AsHuggingFaceNamesIt) {
   EXPECT_TRUE(last.tensors().contains("optimizer.correction_master.lm_head.weight"));
   const auto manifest = nlohmann::json::parse(ReadFile(own / kManifestName));
   EXPECT_EQ(manifest.at("step"), 3);
+  EXPECT_EQ(manifest.at("samples"), 36);
   EXPECT_EQ(manifest.at("run").at("delay"), std::vector<int>(8, 1));
   EXPECT_EQ(manifest.at("files").size(), 2u);
   for (const auto& entry : std::filesystem::directory_iterator(own)) {
     EXPECT_NE(entry.path().extension(), ".part");
+  }
+}
+
+TEST(CheckpointFile, StagesOfSeveralProcessesMeetInTheFolder) {
+  const ScratchFolder folder;
+  const TrainingOptions options = Options("adamw", "none", 3);
+  const CheckpointSettings settings{.folder = folder.path(), .every = 1};
+  std::vector<std::unique_ptr<CheckpointWriter>> writers;
+  std::vector<std::jthread> threads;
+  for (int stage = 0; stage < 3; ++stage) {
+    writers.push_back(std::make_unique<CheckpointWriter>(
+        settings, CheckpointFacts{"{}", "[]", 1, "any", 3}, std::vector<int>{2, 1, 0}, 0, 20));
+    threads.emplace_back([&options, stage, &writer = *writers.back()] {
+      const StageLayout layout(options.shape, options.split[static_cast<size_t>(stage)]);
+      const auto optimizer = MakeOptimizer(options.optimizer, layout);
+      std::vector<float> weights(static_cast<size_t>(layout.size()));
+      writer.Begin(stage, 0, layout, weights.data());
+      for (int64_t version = 1; version <= 20; ++version) {
+        for (const StageTensor& place : layout.tensors()) {
+          std::fill_n(weights.begin() + place.offset, place.elements(),
+                      static_cast<float>(version));
+        }
+        writer.Updated(stage, version, *optimizer, weights.data());
+      }
+    });
+  }
+  threads.clear();
+  for (int64_t step = 1; step <= 20; ++step) {
+    const Checkpoint checkpoint(folder.path() / StepFolderName(step));
+    for (int64_t stage = 0; stage < 3; ++stage) {
+      const StageLayout layout(options.shape, options.split[static_cast<size_t>(stage)]);
+      std::vector<float> weights(static_cast<size_t>(layout.size()));
+      for (int64_t age = 0; age <= std::min(2 - stage, step); ++age) {
+        checkpoint.ReadVersion(layout, age, weights.data());
+        EXPECT_EQ(weights[0], static_cast<float>(step - age)) << stage;
+      }
+    }
+    for (const auto& entry :
+         std::filesystem::directory_iterator(folder.path() / StepFolderName(step))) {
+      EXPECT_THAT(entry.path().extension(), testing::AnyOf(".safetensors", ".json"));
+    }
   }
 }
 
