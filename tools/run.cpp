@@ -9,17 +9,14 @@
 #include <optional>
 
 #include "models/file.h"
-#include "runtime/checkpoint/folder.h"
-#include "runtime/cpu/threads.h"
 #include "runtime/runnable.h"
 #include "runtime/serial.h"
 #include "sim/simulator.h"
-#include "tools/checkpoint_flags.h"
 #include "tools/emulate.h"
 #include "tools/flags.h"
-#include "tools/progress.h"
 #include "tools/result.h"
 #include "tools/table.h"
+#include "tools/train_once.h"
 #include "tools/training_flags.h"
 #include "traces/calibrate.h"
 #include "traces/chrome.h"
@@ -43,81 +40,6 @@ struct Series {
 
   const TrainingResult& typical() const { return runs[summary.typical]; }
 };
-
-/// What a run gets from outside and leaves there.
-struct Outside {
-  CheckpointPlan checkpoints;
-  std::unique_ptr<StepLog> log;  ///< null: none
-};
-
-/// Steps of the whole training and those of them done before.
-struct Length {
-  int64_t first = 0;
-  int64_t last = 0;
-
-  int64_t steps() const { return last - first; }
-};
-
-Length LengthOf(const Arguments& arguments, const CheckpointPlan& plan) {
-  const Length length{plan.first_step(), arguments.CountOr("steps", kDefaultSteps)};
-  if (length.steps() < 1) {
-    throw Error(fmt::format("{}: {} is at step {}, so --steps {} leaves nothing to do",
-                            arguments.PlaceOf("resume"), plan.resumed->folder().string(),
-                            length.first, length.last));
-  }
-  return length;
-}
-
-nlohmann::ordered_json LogHeader(const Series& series, const SerialPlan& plan,
-                                 const TrainingOptions& options, const RunExtent& extent,
-                                 int ranks) {
-  return {{"schedule", series.name},
-          {"ranks", ranks},
-          {"stages", plan.stages.size()},
-          {"microbatches", plan.microbatches},
-          {"optimizer", options.optimizer.name},
-          {"correction", options.correction.name},
-          {"first_step", extent.first_step},
-          {"last_step", extent.last_step},
-          {"tokens_per_step", extent.tokens_per_step}};
-}
-
-TrainingResult TrainOnce(const Series& series, const SerialPlan& plan, TrainingOptions options,
-                         const Corpus& corpus, bool serial, const Outside& outside) {
-  const int64_t first = outside.checkpoints.first_step();
-  const RunExtent extent{first, first + plan.steps, TokensPerStep(options, plan.microbatches)};
-  const int ranks = series.program && !serial ? series.program->schedule().ranks : 1;
-  std::vector<std::string> notes;
-  const auto writer =
-      Attach(outside.checkpoints, plan, corpus, ranks, extent.last_step, options, notes);
-  for (const std::string& note : notes) fmt::print(stderr, "pipelag: {}\n", note);
-  if (outside.log) {
-    outside.log->Begin(LogHeader(series, plan, options, extent, ranks), extent);
-  }
-  TrainingResult result;
-  {
-    ProgressLine progress(series.name, extent);
-    options.on_step = [&](const StepReport& report) {
-      progress.Show(report);
-      if (outside.log) outside.log->Add(report);
-    };
-    result = serial ? TrainSerially(plan, options, corpus)
-                    : TrainOnThreads(*series.program, options, corpus);
-  }
-  if (result.diverged) {
-    std::string kept;
-    if (writer) {
-      const std::vector<int64_t> steps = CompleteSteps(writer->settings().folder);
-      kept = steps.empty()
-                 ? "; there is no checkpoint yet"
-                 : fmt::format("; the last checkpoint is {}",
-                               (writer->settings().folder / StepFolderName(steps.back())).string());
-    }
-    fmt::print(stderr, "pipelag: {} diverged at step {}: {}{}\n", series.name, *result.diverged,
-               result.diverged_where, kept);
-  }
-  return result;
-}
 
 /// The series to run and, in `plans`, what its serial reference would be.
 std::vector<Series> SeriesOf(const Arguments& arguments, bool serial, int64_t steps,
@@ -351,7 +273,7 @@ int Run(const Arguments& arguments) {
   const std::string loss = arguments.Output("loss");
   const std::filesystem::path folder = arguments.TextOr("traces", "");
   Outside outside{CheckpointsOf(arguments), nullptr};
-  const Length length = LengthOf(arguments, outside.checkpoints);
+  const Length length = LengthOf(arguments, outside.checkpoints, kDefaultSteps);
   std::vector<SerialPlan> plans;
   std::vector<Series> all = SeriesOf(arguments, serial, length.steps(), plans);
   if (!trace.empty() && all.size() > 1) {
@@ -382,7 +304,8 @@ int Run(const Arguments& arguments) {
       if (plans[k].stages.size() != options.split.size()) {
         own = TrainingOf(arguments, static_cast<int>(plans[k].stages.size()), length.last);
       }
-      all[k].runs.push_back(TrainOnce(all[k], plans[k], own, corpus, serial, outside));
+      all[k].runs.push_back(
+          TrainOnce(serial ? nullptr : &*all[k].program, plans[k], own, corpus, outside));
     }
   }
   for (Series& series : all) {

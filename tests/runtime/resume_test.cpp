@@ -1,0 +1,138 @@
+// Going on from a checkpoint is going on with the run that left it: to the last bit, over every
+// schedule, number of ranks, optimizer and correction.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/checkpoint/folder.h"
+#include "tests/runtime/resumed_run.h"
+#include "tests/runtime/scratch_folder.h"
+
+namespace pipelag {
+namespace {
+
+/// Trains `before` up to each of some steps, goes on with `after` from there, and holds it against
+/// `before` left alone.
+void ExpectGoesOn(const Way& before, const Way& after, const std::string& optimizer,
+                  const std::string& correction, const std::vector<int64_t>& stops) {
+  SCOPED_TRACE(optimizer + ", " + correction);
+  const ScratchFolder folder;
+  const TrainingOptions of_before = For(before, optimizer, correction);
+  const TrainingResult whole =
+      TrainFrom(before, of_before, {}, {.folder = folder.path(), .every = 1}, kSteps);
+  ASSERT_FALSE(whole.diverged);
+  for (const int64_t stop : stops) {
+    SCOPED_TRACE(fmt::format("from step {}", stop));
+    const TrainingResult rest = TrainFrom(after, For(after, optimizer, correction),
+                                          folder.path() / StepFolderName(stop), {}, kSteps);
+    EXPECT_EQ(rest.weights_sha256, whole.weights_sha256);
+    EXPECT_EQ(rest.validation_loss, whole.validation_loss);
+    EXPECT_EQ(rest.step_losses,
+              std::vector<double>(whole.step_losses.begin() + stop, whole.step_losses.end()));
+  }
+}
+
+class Resume : public testing::TestWithParam<std::string> {};
+
+std::vector<std::string> Names() {
+  std::vector<std::string> names;
+  for (const Generator& generator : Generators()) names.emplace_back(generator.name);
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedules, Resume, testing::ValuesIn(Names()), [](const auto& parameter) {
+  std::string name;
+  for (const std::string::value_type c : parameter.param) name += c == '-' ? '_' : c;
+  return name;
+});
+
+TEST_P(Resume, OnAnyNumberOfRanksIsTheRunLeftAlone) {
+  for (int ranks = 1; ranks <= 4; ++ranks) {
+    if (kSanitized && ranks != 3) continue;
+    std::optional<Way> way;
+    try {
+      way = Threads(GetParam(), ranks);
+    } catch (const Error&) {
+      continue;  // what a generator refuses is the matrix's business
+    }
+    if (way->plan.stages.size() > 8) continue;
+    SCOPED_TRACE(fmt::format("{} ranks", ranks));
+    ExpectGoesOn(*way, *way, "adamw", "error-feedback", {1, 4});
+    if (ranks % 2 == 0) continue;
+    ExpectGoesOn(*way, Serially(*way), "sgd", "none", {3});
+    ExpectGoesOn(Serially(*way), *way, "muon", "error-feedback", {2});
+  }
+}
+
+TEST(ResumeOf, WithDelaysOfOneBatchPerUpdate) {
+  // PipeDream as in its paper: delays 3, 2, 1, 0.
+  const Way way = Threads("pipedream", 4, 1);
+  EXPECT_EQ(DelaysOf(way.plan), (std::vector<int>{3, 2, 1, 0}));
+  const Way sync = Threads("pipedream", {.ranks = 4, .microbatches = 2, .vertical_sync = true});
+  const Way paci = Threads("paci", 4, 2);
+  for (const Way& one : {way, sync, paci}) {
+    ExpectGoesOn(one, one, "adamw", "none", {1, 2, 3, 4, 5, 6});
+    ExpectGoesOn(one, Serially(one), "sgd", "none", {2, 6});
+  }
+  ExpectGoesOn(way, ByHand({3, 2, 1, 0}, 4, 1), "adamw", "error-feedback", {2, 5});
+  ExpectGoesOn(ByHand({3, 2, 1, 0}, 4, 1), way, "adamw", "error-feedback", {2, 5});
+}
+
+TEST(ResumeOf, AnotherNumberOfRanksOrScheduleOfTheSameDelay) {
+  const Way gpipe = Threads("gpipe", 2);
+  for (const Way& after : {Threads("1f1b", 4), Threads("interleaved-1f1b", 2), ByHand({0}, 1)}) {
+    ExpectGoesOn(gpipe, after, "adamw", "none", {1, 6});
+    ExpectGoesOn(after, gpipe, "muon", "none", {4});
+  }
+  const Way bw = Threads("2bw", 4);
+  const Way late = Threads("2bw", {.ranks = 3, .microbatches = kMicrobatches, .late_update = true});
+  for (const Way& after : {Threads("2bw", 1), Threads("2bw", 2), late, ByHand({1}, 1)}) {
+    ExpectGoesOn(bw, after, "adamw", "error-feedback", {1, 6});
+    ExpectGoesOn(after, bw, "sgd", "none", {1, 4});
+  }
+}
+
+TEST(ResumeOf, EveryOptimizerAndCorrection) {
+  const Way bw = Threads("2bw", 2, 2);
+  for (const std::string& optimizer : OptimizerNames()) {
+    ExpectGoesOn(bw, bw, optimizer, "none", {2});
+    ExpectGoesOn(bw, ByHand({1}, 1, 2), optimizer, "none", {4});
+  }
+  for (const std::string& correction : CorrectionNames()) {
+    ExpectGoesOn(bw, bw, "adamw", correction, {2});
+    ExpectGoesOn(bw, ByHand({1}, 1, 2), "adamw", correction, {4});
+  }
+}
+
+TEST(ResumeOf, ClippingAndSparseCheckpoints) {
+  for (const char* schedule : {"1f1b", "2bw"}) {
+    const Way way = Threads(schedule, {.ranks = 3, .microbatches = 6, .norm = true});
+    TrainingOptions options = For(way, "adamw", "none");
+    options.clip_norm = 0.3;
+    const ScratchFolder folder;
+    const TrainingResult whole = TrainFrom(way, options, {}, {}, kSteps);
+    TrainFrom(way, options, {}, {.folder = folder.path(), .every = 4}, 6);
+    EXPECT_EQ(CompleteSteps(folder.path()), (std::vector<int64_t>{4, 6}));
+    // Twice more: on from 4 to 5, and from there to the end.
+    const ScratchFolder second;
+    TrainFrom(way, options, folder.path() / StepFolderName(4), {.folder = second.path()}, 5);
+    EXPECT_EQ(TrainFrom(way, options, second.path(), {}, kSteps).weights_sha256,
+              whole.weights_sha256);
+    EXPECT_EQ(TrainFrom(way, options, folder.path(), {}, kSteps).weights_sha256,
+              whole.weights_sha256);
+  }
+}
+
+TEST(ResumeOf, KeepsTheLast) {
+  const ScratchFolder folder;
+  const Way way = Threads("pipedream", 3, 1);
+  TrainFrom(way, For(way, "adamw", "none"), {},
+            {.folder = folder.path(), .every = 2, .keep_last = 2}, kSteps);
+  EXPECT_EQ(CompleteSteps(folder.path()), (std::vector<int64_t>{6, 7}));
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+    EXPECT_THAT(entry.path().filename().string(), testing::AnyOf("step-00000006", "step-00000007"));
+  }
+}
+
+}  // namespace
+}  // namespace pipelag

@@ -1,0 +1,79 @@
+// One run of training as a user sees it: where it begins, what it shows and logs meanwhile, and
+// what it leaves behind. Must not know which runs there are.
+#include "tools/train_once.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "runtime/checkpoint/folder.h"
+#include "runtime/cpu/threads.h"
+
+namespace pipelag {
+namespace {
+
+nlohmann::ordered_json LogHeader(const SerialPlan& plan, const TrainingOptions& options,
+                                 const RunExtent& extent, int ranks) {
+  return {{"schedule", plan.name},
+          {"ranks", ranks},
+          {"stages", plan.stages.size()},
+          {"microbatches", plan.microbatches},
+          {"optimizer", options.optimizer.name},
+          {"correction", options.correction.name},
+          {"first_step", extent.first_step},
+          {"last_step", extent.last_step},
+          {"tokens_per_step", extent.tokens_per_step}};
+}
+
+/// What there is to go back to.
+std::string LastCheckpoint(const CheckpointWriter* writer) {
+  if (writer == nullptr) return "";
+  const std::filesystem::path& folder = writer->settings().folder;
+  const std::vector<int64_t> steps = CompleteSteps(folder);
+  if (steps.empty()) return "; there is no checkpoint yet";
+  return fmt::format("; the last checkpoint is {}",
+                     (folder / StepFolderName(steps.back())).string());
+}
+
+}  // namespace
+
+Length LengthOf(const Arguments& arguments, const CheckpointPlan& plan, int64_t otherwise) {
+  const Length length{plan.first_step(), arguments.CountOr("steps", otherwise)};
+  if (length.steps() < 1) {
+    throw Error(fmt::format("{}: {} is at step {}, so --steps {} leaves nothing to do",
+                            arguments.PlaceOf("resume"), plan.resumed->folder().string(),
+                            length.first, length.last));
+  }
+  return length;
+}
+
+TrainingResult TrainOnce(const Program* program, const SerialPlan& plan, TrainingOptions options,
+                         const Corpus& corpus, const Outside& outside) {
+  const int64_t first = outside.checkpoints.first_step();
+  const RunExtent extent{first, first + plan.steps, TokensPerStep(options, plan.microbatches)};
+  const int ranks = program != nullptr ? program->schedule().ranks : 1;
+  std::vector<std::string> notes;
+  const auto writer =
+      Attach(outside.checkpoints, plan, corpus, ranks, extent.last_step, options, notes);
+  for (const std::string& note : notes) fmt::print(stderr, "pipelag: {}\n", note);
+  if (outside.log) outside.log->Begin(LogHeader(plan, options, extent, ranks), extent);
+  TrainingResult result;
+  {
+    ProgressLine progress(plan.name, extent);
+    options.on_step = [&](const StepReport& report) {
+      progress.Show(report);
+      if (outside.log) outside.log->Add(report);
+    };
+    result = program == nullptr ? TrainSerially(plan, options, corpus)
+                                : TrainOnThreads(*program, options, corpus);
+  }
+  if (result.diverged) {
+    fmt::print(stderr, "pipelag: {} diverged at step {}: {}{}\n", plan.name, *result.diverged,
+               result.diverged_where, LastCheckpoint(writer.get()));
+  }
+  return result;
+}
+
+}  // namespace pipelag

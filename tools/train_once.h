@@ -1,0 +1,37 @@
+// One run of training as a user sees it: where it begins, what it shows and logs meanwhile, and
+// what it leaves behind. Must not know which runs there are.
+#pragma once
+
+#include <memory>
+
+#include "models/schedule/program.h"
+#include "runtime/serial.h"
+#include "tools/arguments.h"
+#include "tools/checkpoint_flags.h"
+#include "tools/progress.h"
+
+namespace pipelag {
+
+/// What a run gets from outside and leaves there.
+struct Outside {
+  CheckpointPlan checkpoints;
+  std::unique_ptr<StepLog> log;  ///< null: none
+};
+
+/// Steps of the whole training, and those of them done before.
+struct Length {
+  int64_t first = 0;
+  int64_t last = 0;
+
+  int64_t steps() const { return last - first; }
+};
+
+/// By --steps, `otherwise` if not given. Throws Error if nothing is left to do.
+Length LengthOf(const Arguments& arguments, const CheckpointPlan& plan, int64_t otherwise);
+
+/// Trains for the steps of `plan`: on threads under `program`, or serially if it is null. What to
+/// say about it goes to stderr.
+TrainingResult TrainOnce(const Program* program, const SerialPlan& plan, TrainingOptions options,
+                         const Corpus& corpus, const Outside& outside);
+
+}  // namespace pipelag
