@@ -262,20 +262,20 @@ void SafetensorsFile::Read(const std::string& name, const std::vector<int64_t>& 
                            bool transpose, float* to) const {
   if (!transpose) {
     const FileTensor& tensor = Of(name, "F32", shape);
-    std::memcpy(to, tensor.bytes, static_cast<size_t>(tensor.size));
+    if (tensor.size > 0) std::memcpy(to, tensor.bytes, static_cast<size_t>(tensor.size));
     return;
   }
   CHECK(shape.size() == 2);
   const FileTensor& tensor = Of(name, "F32", {shape[1], shape[0]});
   std::vector<float> values(static_cast<size_t>(tensor.elements()));
-  std::memcpy(values.data(), tensor.bytes, static_cast<size_t>(tensor.size));
+  if (tensor.size > 0) std::memcpy(values.data(), tensor.bytes, static_cast<size_t>(tensor.size));
   Transpose(values.data(), shape[1], shape[0], to);
 }
 
 void SafetensorsFile::Read(const std::string& name, const std::vector<int64_t>& shape,
                            double* to) const {
   const FileTensor& tensor = Of(name, "F64", shape);
-  std::memcpy(to, tensor.bytes, static_cast<size_t>(tensor.size));
+  if (tensor.size > 0) std::memcpy(to, tensor.bytes, static_cast<size_t>(tensor.size));
 }
 
 }  // namespace pipelag

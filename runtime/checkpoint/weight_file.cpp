@@ -201,9 +201,10 @@ std::optional<LlmcHeader> ReadLlmcHeader(const std::filesystem::path& file) {
   const MappedFile mapped(file);
   const auto size = static_cast<int64_t>(mapped.bytes().size());
   std::array<int32_t, kHeaderNumbers> numbers{};
+  if (size < 4) return std::nullopt;
   std::memcpy(numbers.data(), mapped.bytes().data(),
               static_cast<size_t>(std::min(size, kHeaderBytes)));
-  if (size < 4 || numbers[0] != kMagic) return std::nullopt;
+  if (numbers[0] != kMagic) return std::nullopt;
   const auto refuse = [&](const std::string& why) {
     throw Error(fmt::format("{}: {}", file.string(), why));
   };
@@ -225,6 +226,9 @@ std::optional<LlmcHeader> ReadLlmcHeader(const std::filesystem::path& file) {
       header.embedding_rows < header.shape.vocabulary) {
     refuse("has sizes in its header that do not fit together");
   }
+  // Far fewer than there are, and no names are made for a number that cannot be.
+  const int64_t fewest = int64_t{header.shape.layers} * header.shape.hidden * 12;
+  if (size < fewest) refuse(fmt::format("has {} bytes, but its header promises more", size));
   int64_t expected = kHeaderBytes;
   for (const auto& [name, elements] : LlmcOrder(header)) expected += 4 * elements;
   if (size != expected) {

@@ -179,6 +179,8 @@ TEST_F(WeightFile, ThatDoesNotFitIsRefusedByName) {
   EXPECT_THAT(Refusal(with(5, 3)), HasSubstr("do not fit together"));
   EXPECT_THAT(Refusal(with(7, 129)), HasSubstr("do not fit together"));
   EXPECT_THAT(Refusal(with(4, 0)), HasSubstr("no sizes"));
+  EXPECT_THAT(Refusal(with(4, 9'000'000)), HasSubstr("its header promises more"));
+  EXPECT_THAT(Refusal(""), HasSubstr("0 bytes hold no header"));
   NetworkShape other = kShape;
   other.sequence = 4;
   EXPECT_THAT(Refusal(good, other), HasSubstr("knows 3 positions, but a sequence has 4"));
