@@ -45,7 +45,9 @@ std::vector<Flag> CheckpointFlags() {
   return {
       {"checkpoint", "FOLDER", "leave checkpoints there, one folder per step, the last at the end"},
       {"checkpoint-every", "COUNT", "steps from one to the next (default: at the end only)"},
-      {"keep-last", "COUNT", "remove older ones (default: keep all)"},
+      {"keep-last", "COUNT",
+       "remove older ones, but not the last that later steps have shown to be good (default: keep "
+       "all)"},
       {"resume", "FOLDER",
        "go on from a checkpoint, the folder's latest or the one of a step, to the last bit as if "
        "never stopped; ranks and schedule may differ if the delay does not"},

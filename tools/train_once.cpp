@@ -28,13 +28,12 @@ nlohmann::ordered_json LogHeader(const SerialPlan& plan, const TrainingOptions& 
 }
 
 /// What there is to go back to.
-std::string LastCheckpoint(const CheckpointWriter* writer) {
+std::string GoodCheckpoint(const CheckpointWriter* writer, int64_t diverged_at) {
   if (writer == nullptr) return "";
   const std::filesystem::path& folder = writer->settings().folder;
-  const std::vector<int64_t> steps = CompleteSteps(folder);
-  if (steps.empty()) return "; there is no checkpoint yet";
-  return fmt::format("; the last checkpoint is {}",
-                     (folder / StepFolderName(steps.back())).string());
+  const int64_t step = LastGood(folder, diverged_at, writer->delay());
+  if (step < 0) return "; there is no good checkpoint yet";
+  return fmt::format("; the last good checkpoint is {}", (folder / StepFolderName(step)).string());
 }
 
 }  // namespace
@@ -71,7 +70,7 @@ TrainingResult TrainOnce(const Program* program, const SerialPlan& plan, Trainin
   }
   if (result.diverged) {
     fmt::print(stderr, "pipelag: {} diverged at step {}: {}{}\n", plan.name, *result.diverged,
-               result.diverged_where, LastCheckpoint(writer.get()));
+               result.diverged_where, GoodCheckpoint(writer.get(), *result.diverged));
   }
   return result;
 }

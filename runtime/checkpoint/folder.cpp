@@ -93,10 +93,22 @@ void RemoveStep(const fs::path& folder, int64_t step) {
   fs::remove_all(own);
 }
 
-void KeepLast(const fs::path& folder, int64_t keep) {
+int64_t LastGood(const fs::path& folder, int64_t step, int64_t delay) {
+  int64_t good = -1;
+  for (const int64_t complete : CompleteSteps(folder)) {
+    if (complete + delay < step) good = complete;
+  }
+  return good;
+}
+
+void KeepLast(const fs::path& folder, int64_t keep, int64_t delay) {
   const std::vector<int64_t> steps = CompleteSteps(folder);
   const auto size = static_cast<int64_t>(steps.size());
-  for (int64_t i = 0; i + keep < size; ++i) RemoveStep(folder, steps[static_cast<size_t>(i)]);
+  const int64_t good = size > 0 ? LastGood(folder, steps.back(), delay) : -1;
+  for (int64_t i = 0; i + keep < size; ++i) {
+    const int64_t step = steps[static_cast<size_t>(i)];
+    if (step < good) RemoveStep(folder, step);
+  }
 }
 
 }  // namespace pipelag

@@ -163,7 +163,7 @@ void CheckpointWriter::FinishStep(int64_t step) {
     std::filesystem::remove(folder / FileName(static_cast<int>(stage), "part"));
   }
   std::filesystem::remove(mark);
-  if (settings_.keep_last > 0) KeepLast(settings_.folder, settings_.keep_last);
+  if (settings_.keep_last > 0) KeepLast(settings_.folder, settings_.keep_last, delay());
 }
 
 void CheckpointWriter::WriteManifest(int64_t step) {

@@ -2,6 +2,7 @@
 // Knows no ranks, threads or schedules: whoever holds a stage tells of its updates.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -17,7 +18,7 @@ namespace pipelag {
 struct CheckpointSettings {
   std::filesystem::path folder;
   int64_t every = 0;      ///< steps; 0: at the end only
-  int64_t keep_last = 0;  ///< 0: all
+  int64_t keep_last = 0;  ///< 0: all; see KeepLast
 };
 
 /// What of the run goes to every checkpoint, as JSON text (facts.h).
@@ -56,6 +57,8 @@ class CheckpointWriter {
   void Updated(int stage, int64_t version, Optimizer& optimizer, const float* weights);
 
   const CheckpointSettings& settings() const { return settings_; }
+  /// Of the latest reader of all stages.
+  int64_t delay() const { return *std::max_element(delays_.begin(), delays_.end()); }
 
  private:
   using Versions = std::map<int64_t, std::vector<float>>;

@@ -91,17 +91,22 @@ TEST(Checkpoint, OnAFullDiskEndsAndKeepsTheOneBefore) {
 TEST(Checkpoint, OfWeightsThatBreakIsTheLastGoodOne) {
   const Workplace place;
   for (const char* way : {"--schedule 2bw --ranks 2 ", "--backend serial --delay 1 "}) {
-    const Outcome outcome =
-        place.Pipelag(Command(way +
-                              std::string("--optimizer sgd --learning-rate 1e6 --warmup-steps 12 "
-                                          "--steps 12 --checkpoint-every 1 --checkpoint ") +
-                              (way[2] == 's' ? "threads" : "serial")));
+    const Outcome outcome = place.Pipelag(
+        Command(way +
+                std::string("--optimizer sgd --learning-rate 1e6 --warmup-steps 12 "
+                            "--steps 12 --checkpoint-every 1 --keep-last 1 --checkpoint ") +
+                (way[2] == 's' ? "threads" : "serial")));
     const nlohmann::json json = Json(outcome);
     EXPECT_TRUE(json.contains("diverged"));
     EXPECT_THAT(json.at("diverged_where").get<std::string>(),
                 testing::MatchesRegex("stage [01]: .*not finite"));
     EXPECT_THAT(outcome.err, testing::AllOf(HasSubstr("diverged at step "), HasSubstr(": stage "),
-                                            HasSubstr("; the last checkpoint is ")));
+                                            HasSubstr("; the last good checkpoint is ")));
+    // Two updates before the batch that broke: the one before that was computed on it.
+    const int64_t good = json.at("diverged").get<int64_t>() - 2;
+    ASSERT_TRUE(outcome.err.ends_with(std::to_string(good) + "\n")) << outcome.err;
+    const std::string folder = outcome.err.substr(outcome.err.rfind(' ') + 1);
+    EXPECT_NE(place.Read(folder.substr(0, folder.size() - 1) + "/manifest.json"), "");
   }
 }
 
