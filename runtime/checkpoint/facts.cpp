@@ -6,10 +6,19 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "models/units.h"
+
 namespace pipelag {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+/// The decimal number that a float was read from.
+double Shown(float value) { return ParseDecimal(fmt::format("{}", value)); }
+
+void AddGiven(const char* key, const std::optional<float>& value, Json& json) {
+  if (value) json[key] = Shown(*value);
+}
 
 template <class Value>
 void AddGiven(const char* key, const std::optional<Value>& value, Json& json) {
@@ -29,7 +38,7 @@ Json OptimizerFacts(const OptimizerOptions& options) {
     json["muon_scale"] = *options.muon_scale == MuonScale::kMoonshot ? "moonshot" : "jordan";
   }
   if (options.muon_aux_learning_rate) {
-    json["muon_aux_share"] = *options.muon_aux_learning_rate / options.learning_rate;
+    json["muon_aux_learning_rate"] = Shown(*options.muon_aux_learning_rate);
   }
   AddGiven("basis_updates", options.basis_updates, json);
   return json;
@@ -100,7 +109,7 @@ nlohmann::ordered_json RunFacts(const TrainingOptions& options, const SerialPlan
       {"optimizer", OptimizerFacts(options.optimizer)},
       {"correction", CorrectionFacts(options.correction)},
       {"learning_rate",
-       {{"peak", course.peak},
+       {{"peak", Shown(course.peak)},
         {"warmup_updates", course.warmup_updates},
         {"total_updates", course.total_updates},
         {"final_fraction", course.final_fraction}}},
@@ -115,11 +124,14 @@ nlohmann::ordered_json SummationOf(const TrainingOptions& options, const SerialP
 }
 
 std::string DifferencesOf(const nlohmann::json& there, const nlohmann::json& here) {
+  constexpr int kMostShown = 4;
   const nlohmann::json flat_there = there.flatten();
   const nlohmann::json flat_here = here.flatten();
   std::string text;
+  int count = 0;
   const auto add = [&](const std::string& path) {
-    if (!text.empty()) text += "; ";
+    if (++count > kMostShown) return;
+    if (count > 1) text += "; ";
     text += fmt::format("{} is {} there, but {} here", path, Shown(flat_there, path),
                         Shown(flat_here, path));
   };
@@ -129,6 +141,7 @@ std::string DifferencesOf(const nlohmann::json& there, const nlohmann::json& her
   for (const auto& [path, value] : flat_here.items()) {
     if (!flat_there.contains(path)) add(path);
   }
+  if (count > kMostShown) text += fmt::format("; and {} more", count - kMostShown);
   return text;
 }
 
