@@ -103,7 +103,7 @@ void Checkpoint::ReadFiles() {
 
 void Checkpoint::CheckFacts(const std::string& facts) const {
   const std::string differences =
-      DifferencesOf(manifest_->json["run"], nlohmann::json::parse(facts));
+      DifferencesOf(manifest_->json["run"], nlohmann::ordered_json::parse(facts));
   if (differences.empty()) return;
   throw Error(
       fmt::format("{}: is of a run that differs from this one: {}", manifest_->file, differences));

@@ -87,7 +87,8 @@ Json ByLayer(const TrainingOptions& options, const SerialPlan& plan, Of of) {
   return layers;
 }
 
-std::string Shown(const nlohmann::json& flat, const std::string& path) {
+template <class Flat>
+std::string Shown(const Flat& flat, const std::string& path) {
   return flat.contains(path) ? flat[path].dump() : "absent";
 }
 
@@ -123,10 +124,10 @@ nlohmann::ordered_json SummationOf(const TrainingOptions& options, const SerialP
   return ByLayer(options, plan, OrderOf);
 }
 
-std::string DifferencesOf(const nlohmann::json& there, const nlohmann::json& here) {
+std::string DifferencesOf(const nlohmann::json& there, const nlohmann::ordered_json& here) {
   constexpr int kMostShown = 4;
   const nlohmann::json flat_there = there.flatten();
-  const nlohmann::json flat_here = here.flatten();
+  const Json flat_here = here.flatten();
   std::string text;
   int count = 0;
   const auto add = [&](const std::string& path) {
@@ -135,11 +136,11 @@ std::string DifferencesOf(const nlohmann::json& there, const nlohmann::json& her
     text += fmt::format("{} is {} there, but {} here", path, Shown(flat_there, path),
                         Shown(flat_here, path));
   };
-  for (const auto& [path, value] : flat_there.items()) {
-    if (!flat_here.contains(path) || flat_here[path] != value) add(path);
-  }
   for (const auto& [path, value] : flat_here.items()) {
-    if (!flat_there.contains(path)) add(path);
+    if (!flat_there.contains(path) || flat_there[path] != nlohmann::json(value)) add(path);
+  }
+  for (const auto& [path, value] : flat_there.items()) {
+    if (!flat_here.contains(path)) add(path);
   }
   if (count > kMostShown) text += fmt::format("; and {} more", count - kMostShown);
   return text;

@@ -22,8 +22,8 @@ nlohmann::ordered_json RunFacts(const TrainingOptions& options, const SerialPlan
 /// weights agree but for rounding.
 nlohmann::ordered_json SummationOf(const TrainingOptions& options, const SerialPlan& plan);
 
-/// "/optimizer/name is "adamw" there, but "sgd" here" for the first keys that differ, and how many
-/// more do; empty if none does.
-std::string DifferencesOf(const nlohmann::json& there, const nlohmann::json& here);
+/// "/optimizer/name is "adamw" there, but "sgd" here" for the first keys of `here` that differ,
+/// and how many more do; empty if none does.
+std::string DifferencesOf(const nlohmann::json& there, const nlohmann::ordered_json& here);
 
 }  // namespace pipelag
