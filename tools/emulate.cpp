@@ -10,6 +10,7 @@
 #include "runtime/emulated/emulate.h"
 #include "runtime/runnable.h"
 #include "sim/simulator.h"
+#include "tools/checkpoint_flags.h"
 #include "tools/flags.h"
 #include "tools/result.h"
 #include "tools/table.h"
@@ -37,9 +38,9 @@ struct Emulated {
 };
 
 void RefuseTraining(const Arguments& arguments) {
-  std::vector<Flag> flags = TrainingFlags();
+  std::vector<Flag> flags = Concatenate({TrainingFlags(), CheckpointFlags()});
   std::erase_if(flags, [](const Flag& flag) { return flag.name == "deadline"; });
-  for (const char* name : {"backend", "delay", "loss", "predict-from"}) {
+  for (const char* name : {"backend", "delay", "loss", "log", "predict-from"}) {
     flags.push_back({name, "", ""});
   }
   RefuseGiven(arguments, flags, "--compute emulated trains nothing");

@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+#include <utility>
+
 #include "runtime/checkpoint/folder.h"
 #include "tests/runtime/resumed_run.h"
 #include "tests/runtime/scratch_folder.h"
@@ -125,6 +128,33 @@ TEST(ResumeOf, ClippingAndSparseCheckpoints) {
               whole.weights_sha256);
     EXPECT_EQ(TrainFrom(way, options, folder.path(), {}, kSteps).weights_sha256,
               whole.weights_sha256);
+  }
+}
+
+TEST(State, NamesAllThatIsKept) {
+  const StageLayout layout({.layers = 2, .hidden = 8, .heads = 2, .sequence = 5, .vocabulary = 13},
+                           {0, 2});
+  for (const std::string& optimizer : OptimizerNames()) {
+    for (const std::string& correction : CorrectionNames()) {
+      if (correction == "basis-rotation" && optimizer != "adamw") continue;
+      SCOPED_TRACE(optimizer + ", " + correction);
+      OptimizerOptions options;
+      options.name = optimizer;
+      const auto made = MakeCorrected(options, {.name = correction}, layout, {.updates = 2});
+      std::set<std::pair<int, std::string>> names;
+      std::vector<int64_t> floats(layout.tensors().size());
+      for (const StatePart& part : made->State()) {
+        EXPECT_TRUE(names.emplace(part.tensor, part.name).second) << part.name;
+        EXPECT_NE(part.floats.empty(), part.doubles.empty());
+        // Numbers per tensor do not count as floats of it.
+        if (part.floats.size() > 1) {
+          floats[static_cast<size_t>(part.tensor)] += static_cast<int64_t>(part.floats.size());
+        }
+      }
+      for (size_t i = 0; i < floats.size(); ++i) {
+        EXPECT_EQ(floats[i], made->StateFloats(static_cast<int>(i))) << layout.tensors()[i].name;
+      }
+    }
   }
 }
 

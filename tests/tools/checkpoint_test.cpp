@@ -139,6 +139,8 @@ TEST(Checkpoint, WhatDoesNotFitEndsWithOneSentence) {
       {way + "--checkpoint c --checkpoint-every 0", "--checkpoint-every"},
       {from + "--init ck", "--init"},
       {way + "--checkpoint c --repeat 2", "--repeat"},
+      {way + "--compute emulated --checkpoint c", "trains nothing"},
+      {way + "--compute emulated --log c", "trains nothing"},
       {"--schedule 2bw,1f1b --ranks 2 --checkpoint c", "name one --schedule"},
       {way + "--log nowhere/log", "nowhere"},
       {way + "--init ck/step-00000003/manifest.json", "manifest.json: is no safetensors file"},
