@@ -15,6 +15,10 @@
 namespace pipelag {
 
 struct Checkpoint::Manifest {
+  Manifest() = default;
+  Manifest(const Manifest&) = delete;
+  Manifest& operator=(const Manifest&) = delete;
+
   nlohmann::json json;
   std::string file;
 

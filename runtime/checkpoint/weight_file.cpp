@@ -138,7 +138,7 @@ class SafetensorsWeights : public WeightsAtStepZero {
 
  private:
   std::string NameOf(const StageTensor& place) const {
-    const std::string full = HuggingFaceName(place);
+    std::string full = HuggingFaceName(place);
     if (file_.tensors().contains(full)) return full;
     if (file_.tensors().contains(place.name)) return place.name;
     if (place.role == TensorRole::kHead) {
