@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "models/error.h"
 #include "models/json_file.h"
@@ -15,12 +16,10 @@
 namespace pipelag {
 
 struct Checkpoint::Manifest {
-  Manifest() = default;
-  Manifest(const Manifest&) = delete;
-  Manifest& operator=(const Manifest&) = delete;
+  explicit Manifest(std::string path) : file(std::move(path)), json(ReadJson(file)) {}
 
-  nlohmann::json json;
   std::string file;
+  nlohmann::json json;
 
   const nlohmann::json& At(const char* key, nlohmann::json::value_t type) const {
     if (!json.contains(key)) throw Error(fmt::format("{}: /{} is missing", file, key));
@@ -50,10 +49,9 @@ std::string Sha256Of(const std::filesystem::path& file, int64_t expected_bytes) 
 }  // namespace
 
 Checkpoint::Checkpoint(const std::filesystem::path& path)
-    : folder_(FindCheckpoint(path)), manifest_(std::make_unique<Manifest>()) {
+    : folder_(FindCheckpoint(path)),
+      manifest_(std::make_unique<Manifest>((folder_ / kManifestName).string())) {
   using Type = nlohmann::json::value_t;
-  manifest_->file = (folder_ / kManifestName).string();
-  manifest_->json = ReadJson(manifest_->file);
   if (!manifest_->json.is_object() ||
       manifest_->json.value("format", nlohmann::json()) != "pipelag checkpoint") {
     throw Error(fmt::format("{}: is no manifest of a checkpoint", manifest_->file));
