@@ -62,10 +62,7 @@ RankPlan PlanRank(const Program& program, int rank, const std::vector<int>& slot
                     .kept_slots = held.kept[static_cast<size_t>(s)],
                     .weight_buffers = versions.weight_versions,
                     .gradient_buffers = versions.gradient_buffers,
-                    .gradient_delay = versions.gradient_delay,
-                    .history = static_cast<int>(std::min<int64_t>(
-                        first_step, std::max(versions.gradient_delay, versions.backward_delay)))};
-    stage.weight_buffers = std::max(stage.weight_buffers, stage.history + 1);
+                    .gradient_delay = versions.gradient_delay};
     if (const CollectiveGroup* copies = WeightGroupOf(schedule, s)) {
       for (const int copy : copies->stages) {
         const int delay = program.versions(copy).gradient_delay;
@@ -73,6 +70,10 @@ RankPlan PlanRank(const Program& program, int rank, const std::vector<int>& slot
         stage.gradient_delay = std::max(stage.gradient_delay, delay);
       }
     }
+    // As many as any copy needs: a checkpoint holds one history for all of them.
+    stage.history = static_cast<int>(
+        std::min<int64_t>(first_step, std::max(stage.gradient_delay, versions.backward_delay)));
+    stage.weight_buffers = std::max(stage.weight_buffers, stage.history + 1);
     plan.stages.push_back(stage);
   }
   if (held.handovers > 0) plan.messages.push_back({kHandover, held.handovers});

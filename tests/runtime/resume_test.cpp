@@ -95,6 +95,39 @@ TEST(ResumeOf, AnotherNumberOfRanksOrScheduleOfTheSameDelay) {
   }
 }
 
+TEST(ResumeOf, CopiesOfWhichOneRunsAhead) {
+  using Kind = ActionKind;
+  const auto made = [](Kind kind, int stage, int microbatch) {
+    return Action{microbatch, static_cast<uint16_t>(stage), kind, false};
+  };
+  Schedule schedule;
+  schedule.name = "held twice";
+  schedule.ranks = 2;
+  schedule.stages = 1;
+  schedule.streams = 2;
+  schedule.microbatches = 2;
+  schedule.policy = WeightPolicy::kStashed;
+  schedule.placement = {0, 1};
+  schedule.groups = {{CollectiveGroup::Purpose::kWeights, {0, 1}}};
+  schedule.body = {{made(Kind::kForward, 0, 0), made(Kind::kBackward, 0, 0),
+                    made(Kind::kAllReduce, 0, 0), made(Kind::kUpdate, 0, 0)},
+                   {made(Kind::kForward, 1, 3), made(Kind::kBackward, 1, 1),
+                    made(Kind::kAllReduce, 0, 0), made(Kind::kUpdate, 1, 0)}};
+  Program program(schedule, kSteps);
+  SerialPlan plan = PlanOf(program);
+  const Way way{std::move(program), std::move(plan), false};
+  ExpectGoesOn(way, way, "adamw", "error-feedback", {1, 2, 5});
+  ExpectGoesOn(way, Serially(way), "adamw", "error-feedback", {3});
+  // Stopped and gone on twice, the second time one step later.
+  const ScratchFolder folder;
+  const TrainingOptions options = For(way, "adamw", "none");
+  const TrainingResult whole = TrainFrom(way, options, {}, {.folder = folder.path()}, 3);
+  ASSERT_FALSE(whole.diverged);
+  TrainFrom(way, options, folder.path(), {.folder = folder.path(), .every = 1}, kSteps);
+  EXPECT_EQ(TrainFrom(way, options, folder.path() / StepFolderName(4), {}, kSteps).weights_sha256,
+            TrainFrom(way, options, {}, {}, kSteps).weights_sha256);
+}
+
 TEST(ResumeOf, EveryOptimizerAndCorrection) {
   const Way bw = Threads("2bw", 2, 2);
   // Under sanitizers everything is slow, and what updates the weights is none of their business.
