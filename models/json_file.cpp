@@ -2,10 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <string>
-#include <vector>
 
 #include "models/error.h"
 #include "models/file.h"
@@ -39,6 +38,22 @@ nlohmann::json ReadJson(const std::filesystem::path& file) {
   } catch (const Json::out_of_range&) {
     throw Error(fmt::format("{}: a number in it is too large to be held", file.string()));
   }
+}
+
+void CheckKeys(const nlohmann::json& object, const std::vector<std::string_view>& known,
+               const std::string& place) {
+  for (const auto& [key, value] : object.items()) {
+    if (std::find(known.begin(), known.end(), key) == known.end()) {
+      throw Error(fmt::format("{}/{}: unknown key; the known ones are {}", place, key,
+                              fmt::join(known, ", ")));
+    }
+  }
+}
+
+std::string ShowJson(const nlohmann::json& value) {
+  if (value.is_array()) return "a list";
+  if (value.is_object()) return "an object";
+  return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace pipelag

@@ -320,8 +320,10 @@ Trace HeadOf(const Fields& head) {
   }
   Trace trace;
   trace.schedule = head.String("pipelag.schedule");
-  trace.ranks = static_cast<int>(head.Integer("pipelag.ranks", 1, kMostRanks));
   trace.stages = static_cast<int>(head.Integer("pipelag.stages", 1, kInt));
+  // A rank without a stage would have nothing to do.
+  trace.ranks = static_cast<int>(
+      head.Integer("pipelag.ranks", 1, std::min<int64_t>(kMostRanks, trace.stages)));
   trace.microbatches = head.Integer("pipelag.microbatches", 1);
   trace.steps = head.Integer("pipelag.steps", 1);
   trace.tokens_per_step = head.Integer("pipelag.tokens_per_step", 0);
