@@ -9,8 +9,8 @@
 
 namespace pipelag {
 
-Notes::Notes(ProcessLink& link, int tag) : link_(link), tag_(tag), rank_(link.wire().rank()) {
-  for (int peer = 0; peer < link_.wire().size(); ++peer) {
+Notes::Notes(ProcessLink& link, int tag) : link_(link), tag_(tag), rank_(link.rank()) {
+  for (int peer = 0; peer < link_.size(); ++peer) {
     if (peer != rank_) incoming_.push_back({.peer = peer, .note = {}});
   }
   for (Incoming& from : incoming_) {
@@ -83,6 +83,8 @@ Notes::Note Notes::NoteOf(const std::exception_ptr& error) const {
     std::rethrow_exception(error);
   } catch (const std::exception& failure) {
     std::strncpy(note.text, failure.what(), sizeof note.text - 1);
+  } catch (...) {
+    std::strncpy(note.text, "it failed", sizeof note.text - 1);
   }
   return note;
 }

@@ -51,25 +51,34 @@ ProcessLink::ProcessLink(Wire& wire, RunControl& control) : wire_(wire), control
   });
 }
 
-ProcessLink::~ProcessLink() = default;
+ProcessLink::~ProcessLink() { Close(); }
 
-EventPtr ProcessLink::Send(int peer, int tag, std::span<const std::byte> bytes,
-                           std::string waiting) {
+void ProcessLink::Close() {
+  ticking_ = {};
+  const std::lock_guard lock(mutex_);
+  pending_.clear();
+}
+
+EventPtr ProcessLink::Send(int peer, int tag, std::span<const std::byte> bytes, std::string waiting,
+                           std::shared_ptr<const void> owner) {
   Wire::Handle handle = 0;
   {
     const std::lock_guard lock(mutex_);
     handle = wire_.Send(peer, tag, bytes);
   }
-  return Begin([handle](Wire& wire) { return wire.Done(handle); }, std::move(waiting));
+  return Begin([handle, owner = std::move(owner)](Wire& wire) { return wire.Done(handle); },
+               std::move(waiting));
 }
 
-EventPtr ProcessLink::Receive(int peer, int tag, std::span<std::byte> bytes, std::string waiting) {
+EventPtr ProcessLink::Receive(int peer, int tag, std::span<std::byte> bytes, std::string waiting,
+                              std::shared_ptr<const void> owner) {
   Wire::Handle handle = 0;
   {
     const std::lock_guard lock(mutex_);
     handle = wire_.Receive(peer, tag, bytes);
   }
-  return Begin([handle](Wire& wire) { return wire.Done(handle); }, std::move(waiting));
+  return Begin([handle, owner = std::move(owner)](Wire& wire) { return wire.Done(handle); },
+               std::move(waiting));
 }
 
 EventPtr ProcessLink::Begin(Advance advance, std::string waiting) {

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <list>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -25,15 +26,22 @@ class ProcessLink {
   /// Borrows both, which outlive the link and its events.
   ProcessLink(Wire& wire, RunControl& control);
   ~ProcessLink();
+  /// Nothing is moved any more: before buffers go that messages under way were to fill.
+  void Close();
   ProcessLink(const ProcessLink&) = delete;
   ProcessLink& operator=(const ProcessLink&) = delete;
 
-  Wire& wire() { return wire_; }
+  int rank() const { return wire_.rank(); }
+  int size() const { return wire_.size(); }
   RunControl& control() { return control_; }
 
-  /// `waiting`: the sentence of whoever waits for it, such as "rank 0 waits for rank 1 to …".
-  EventPtr Send(int peer, int tag, std::span<const std::byte> bytes, std::string waiting);
-  EventPtr Receive(int peer, int tag, std::span<std::byte> bytes, std::string waiting);
+  /// `waiting`: the sentence of whoever waits for it, such as "rank 0 waits for rank 1 to …". The
+  /// bytes must be there until the message is done or the link closed, which an error may put off
+  /// beyond the end of the caller: `owner`, if any, is kept as long.
+  EventPtr Send(int peer, int tag, std::span<const std::byte> bytes, std::string waiting,
+                std::shared_ptr<const void> owner = nullptr);
+  EventPtr Receive(int peer, int tag, std::span<std::byte> bytes, std::string waiting,
+                   std::shared_ptr<const void> owner = nullptr);
 
   /// A collective: `advance` is called now and then, by any thread but one at a time, until it
   /// returns true; it may use the wire given. An Error that it throws ends the run.
@@ -61,7 +69,7 @@ class ProcessLink {
   std::list<Pending> pending_;
   mutable std::mutex waiting_mutex_;
   std::string waiting_;
-  std::jthread ticking_;  // last, so that it ends first
+  std::jthread ticking_;
 };
 
 }  // namespace pipelag

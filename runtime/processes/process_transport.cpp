@@ -105,16 +105,12 @@ class Sum {
   Phase phase_ = Phase::kCollect;
 };
 
-std::string WaitingFor(int rank, int group) {
-  return fmt::format("rank {} waits for the other ranks of group {}", rank, group);
-}
-
 }  // namespace
 
 ProcessTransport::ProcessTransport(const Program& program, ProcessLink& link)
     : program_(program),
       link_(link),
-      rank_(link.wire().rank()),
+      rank_(link.rank()),
       free_tag_(static_cast<int>(program.lanes().size() + program.schedule().groups.size())),
       posted_(program.lanes().size()) {
   if (free_tag_ >= kMostTags - 16) {
@@ -128,9 +124,7 @@ EventPtr ProcessTransport::Post(const Transfer& transfer, std::span<const EventP
   const Lane& lane = program_.lanes()[static_cast<size_t>(transfer.lane)];
   const int peer = transfer.send ? lane.receiver : lane.sender;
   const int64_t number = posted_[static_cast<size_t>(transfer.lane)]++;
-  std::string waiting =
-      fmt::format("rank {} waits for rank {} to {} {} number {}", rank_, peer,
-                  transfer.send ? "take" : "send", KindName(lane.payload), number);
+  std::string waiting = WaitingForMessage(lane, transfer.send, number);
   const std::span bytes(transfer.buffer, transfer.bytes);
   return transfer.send ? link_.Send(peer, transfer.lane, bytes, std::move(waiting))
                        : link_.Receive(peer, transfer.lane, bytes, std::move(waiting));
@@ -167,7 +161,7 @@ EventPtr ProcessTransport::PostGradientSum(int group, const std::vector<Gradient
         PrepareThread();  // whichever thread comes to it adds them up
         return sum->Advance(wire);
       },
-      WaitingFor(rank_, group));
+      WaitingForGroup(rank_, group));
 }
 
 EventPtr ProcessTransport::PostAllReduce(int group, std::span<double> values,
@@ -190,7 +184,8 @@ EventPtr ProcessTransport::PostAllReduce(int group, std::span<double> values,
   }
   const int tag = static_cast<int>(program_.lanes().size()) + group;
   const auto sum = std::make_shared<Sum<double>>(rank_, *ranks.begin(), tag, std::move(summands));
-  return link_.Begin([sum](Wire& wire) { return sum->Advance(wire); }, WaitingFor(rank_, group));
+  return link_.Begin([sum](Wire& wire) { return sum->Advance(wire); },
+                     WaitingForGroup(rank_, group));
 }
 
 }  // namespace pipelag

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "models/error.h"
-#include "runtime/processes/socket.h"
 
 namespace pipelag {
 namespace {
@@ -300,6 +299,12 @@ std::unique_ptr<Wire> OpenSocketWire(int rank, int size, const std::string& host
     WriteAll(peers[r].socket, BytesOf(own), deadline);
   }
   TakeCalls(listener, rank, static_cast<size_t>(rank) + 1, peers, deadline);
+  return std::make_unique<SocketWire>(rank, std::move(peers));
+}
+
+std::unique_ptr<Wire> WireOver(int rank, std::vector<Socket> sockets) {
+  std::vector<Peer> peers(sockets.size());
+  for (size_t r = 0; r < peers.size(); ++r) peers[r].socket = std::move(sockets[r]);
   return std::make_unique<SocketWire>(rank, std::move(peers));
 }
 

@@ -4,7 +4,9 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "runtime/processes/socket.h"
 #include "runtime/processes/wire.h"
 
 namespace pipelag {
@@ -13,5 +15,8 @@ namespace pipelag {
 /// everybody calls those of lower rank. Throws Error as OpenWire does.
 std::unique_ptr<Wire> OpenSocketWire(int rank, int size, const std::string& host, int port,
                                      std::chrono::seconds patience);
+
+/// Over connections that there are already, by rank of the other end; the own one is not looked at.
+std::unique_ptr<Wire> WireOver(int rank, std::vector<Socket> sockets);
 
 }  // namespace pipelag

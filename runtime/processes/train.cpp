@@ -35,7 +35,7 @@ class TerminationWatch {
         if (sigtimedwait(&wanted_, nullptr, &kLook) != SIGTERM) continue;
         const std::string waiting = link.Waiting();
         link.control().Stop(std::make_exception_ptr(
-            Error(fmt::format("rank {}: told to end (SIGTERM){}{}", link.wire().rank(),
+            Error(fmt::format("rank {}: told to end (SIGTERM){}{}", link.rank(),
                               waiting.empty() ? "" : " while ", waiting))));
       }
     });
@@ -123,20 +123,21 @@ RankRun Unpack(Package package, size_t stages) {
 
 void SendToFirst(ProcessLink& link, int tag, Package package) {
   const std::string waiting =
-      fmt::format("rank {} waits for rank 0 to take its results", link.wire().rank());
-  const auto size = static_cast<uint64_t>(package.bytes().size());
-  link.Send(0, tag, std::as_bytes(std::span(&size, 1)), waiting)->Wait();
-  link.Send(0, tag, package.bytes(), waiting)->Wait();
+      fmt::format("rank {} waits for rank 0 to take its results", link.rank());
+  const auto owned = std::make_shared<Package>(std::move(package));
+  const auto size = std::make_shared<uint64_t>(owned->bytes().size());
+  link.Send(0, tag, std::as_bytes(std::span(size.get(), 1)), waiting, size)->Wait();
+  link.Send(0, tag, owned->bytes(), waiting, owned)->Wait();
 }
 
 Package TakeFrom(ProcessLink& link, int peer, int tag) {
   const std::string waiting = fmt::format("rank 0 waits for the results of rank {}", peer);
-  uint64_t size = 0;
-  link.Receive(peer, tag, std::as_writable_bytes(std::span(&size, 1)), waiting)->Wait();
-  Package package;
-  package.bytes().resize(size);
-  link.Receive(peer, tag, package.bytes(), waiting)->Wait();
-  return package;
+  const auto size = std::make_shared<uint64_t>();
+  link.Receive(peer, tag, std::as_writable_bytes(std::span(size.get(), 1)), waiting, size)->Wait();
+  const auto package = std::make_shared<Package>();
+  package->bytes().resize(*size);
+  link.Receive(peer, tag, package->bytes(), waiting, package)->Wait();
+  return std::move(*package);
 }
 
 /// Puts the spans of all ranks on rank 0's clock. A receive began, as far as anybody can tell, when
@@ -218,6 +219,9 @@ class ProcessRun {
     const std::vector<int> slots = NeverDelayingSlots(program);
     for (int rank = 0; rank < wire.size(); ++rank) plans_.push_back(PlanRank(program, rank, slots));
   }
+  ~ProcessRun() { link_.Close(); }
+  ProcessRun(const ProcessRun&) = delete;
+  ProcessRun& operator=(const ProcessRun&) = delete;
 
   std::optional<ProcessesResult> Run(const Interposer& interpose) {
     const TerminationWatch termination(link_);
@@ -251,12 +255,12 @@ class ProcessRun {
  private:
   RankRun Train(const Interposer& interpose) {
     const RankPlan& plan = plans_[static_cast<size_t>(rank_)];
-    CpuCompute compute(plan, options_, program_.schedule().microbatches, corpus_, control_);
-    RankBackend backend{&compute, &transport_};
+    compute_ = std::make_unique<CpuCompute>(plan, options_, program_.schedule().microbatches,
+                                            corpus_, control_);
+    RankBackend backend{compute_.get(), &transport_};
     if (interpose) backend = interpose(rank_, backend, control_);
     UntilDiverged until(*backend.compute, notes_, control_);
-    RankRun run;
-    run.losses.resize(static_cast<size_t>(program_.total_microbatches()));
+    losses_.resize(static_cast<size_t>(program_.total_microbatches()));
     DivergenceWatch watch(options_, program_.schedule().microbatches);
     WorkerOptions worker_options = WorkerOptionsOf(options_);
     worker_options.watch = [&](int64_t microbatch, double loss) {
@@ -267,12 +271,15 @@ class ProcessRun {
         notes_.TellDiverged(diverged.step);
       }
     };
-    Worker worker(program_, plan, worker_options, until, *backend.transport, run.losses);
-    run.result = worker.Run();
+    worker_ = std::make_unique<Worker>(program_, plan, worker_options, until, *backend.transport,
+                                       losses_);
+    RankRun run;
+    run.result = worker_->Run();
+    run.losses = losses_;
     std::erase_if(run.result.spans, [&](const Span& span) { return span.end >= until.ended(); });
     for (size_t i = 0; i < plan.stages.size(); ++i) {
-      const float* weights = compute.FinalWeights(i, run.result.newest_weights[i]);
-      run.weights.emplace_back(weights, weights + compute.layout(i).size());
+      const float* weights = compute_->FinalWeights(i, run.result.newest_weights[i]);
+      run.weights.emplace_back(weights, weights + compute_->layout(i).size());
     }
     return run;
   }
@@ -281,7 +288,7 @@ class ProcessRun {
   ProcessesResult Gather(const std::vector<ClockOffset>& clocks, RankRun own) {
     std::vector<RankRun> runs;
     runs.push_back(std::move(own));
-    for (int peer = 1; peer < link_.wire().size(); ++peer) {
+    for (int peer = 1; peer < link_.size(); ++peer) {
       runs.push_back(Unpack(TakeFrom(link_, peer, transport_.free_tag() + 2),
                             plans_[static_cast<size_t>(peer)].stages.size()));
     }
@@ -311,6 +318,10 @@ class ProcessRun {
   const TrainingOptions& options_;
   const Corpus& corpus_;
   RunControl& control_;
+  std::vector<double> losses_;
+  // Hold what messages under way are filled with or fill, so they outlive the link's work.
+  std::unique_ptr<CpuCompute> compute_;
+  std::unique_ptr<Worker> worker_;
   ProcessLink link_;
   ProcessTransport transport_;
   Notes notes_;
