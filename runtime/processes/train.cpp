@@ -21,37 +21,42 @@
 namespace pipelag {
 namespace {
 
-/// Turns SIGTERM, with which launchers end the other ranks when one has died, into an error that
-/// says what this rank was doing.
-class TerminationWatch {
+/// Keeps SIGTERM from this thread and all that it starts, until somebody asks for it.
+class TerminationHeld {
  public:
-  explicit TerminationWatch(ProcessLink& link) {
-    sigemptyset(&wanted_);
-    sigaddset(&wanted_, SIGTERM);
-    pthread_sigmask(SIG_BLOCK, &wanted_, &before_);
-    watching_ = std::jthread([this, &link](const std::stop_token& stop) {
-      constexpr timespec kLook{0, 20'000'000};
-      while (!stop.stop_requested()) {
-        if (sigtimedwait(&wanted_, nullptr, &kLook) != SIGTERM) continue;
-        const std::string waiting = link.Waiting();
-        link.control().Stop(std::make_exception_ptr(
-            Error(fmt::format("rank {}: told to end (SIGTERM){}{}", link.rank(),
-                              waiting.empty() ? "" : " while ", waiting))));
-      }
-    });
+  TerminationHeld() { pthread_sigmask(SIG_BLOCK, &Termination(), &before_); }
+  ~TerminationHeld() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  TerminationHeld(const TerminationHeld&) = delete;
+  TerminationHeld& operator=(const TerminationHeld&) = delete;
+
+  static const sigset_t& Termination() {
+    static const sigset_t signals = [] {
+      sigset_t set;
+      sigemptyset(&set);
+      sigaddset(&set, SIGTERM);
+      return set;
+    }();
+    return signals;
   }
-  ~TerminationWatch() {
-    watching_ = {};  // ends before the mask does
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-  TerminationWatch(const TerminationWatch&) = delete;
-  TerminationWatch& operator=(const TerminationWatch&) = delete;
 
  private:
-  sigset_t wanted_{};
   sigset_t before_{};
-  std::jthread watching_;
 };
+
+/// Turns SIGTERM, with which launchers end the other ranks when one has died, into an error that
+/// says what this rank was doing.
+std::jthread WatchTermination(ProcessLink& link) {
+  return std::jthread([&link](const std::stop_token& stop) {
+    constexpr timespec kLook{0, 20'000'000};
+    while (!stop.stop_requested()) {
+      if (sigtimedwait(&TerminationHeld::Termination(), nullptr, &kLook) != SIGTERM) continue;
+      const std::string waiting = link.Waiting();
+      link.control().Stop(std::make_exception_ptr(
+          Error(fmt::format("rank {}: told to end (SIGTERM){}{}", link.rank(),
+                            waiting.empty() ? "" : " while ", waiting))));
+    }
+  });
+}
 
 /// What one rank's run came to, as bytes and back.
 class Package {
@@ -224,7 +229,7 @@ class ProcessRun {
   ProcessRun& operator=(const ProcessRun&) = delete;
 
   std::optional<ProcessesResult> Run(const Interposer& interpose) {
-    const TerminationWatch termination(link_);
+    const std::jthread termination = WatchTermination(link_);
     try {
       const std::vector<ClockOffset> clocks = CompareClocks(link_, transport_.free_tag() + 1);
       RankRun own = Train(interpose);
@@ -341,6 +346,7 @@ std::optional<ProcessesResult> TrainOnProcesses(const Program& program,
     throw Error(fmt::format("there are {} processes, but {} has {} ranks: start one for each",
                             wire.size(), program.schedule().name, ranks));
   }
+  const TerminationHeld held;
   RunControl control(options.deadline);
   return ProcessRun(program, options, corpus, wire, control).Run(interpose);
 }
