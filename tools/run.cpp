@@ -11,6 +11,7 @@
 
 #include "models/file.h"
 #include "runtime/cpu/threads.h"
+#include "runtime/processes/train.h"
 #include "runtime/runnable.h"
 #include "runtime/serial.h"
 #include "sim/simulator.h"
@@ -28,7 +29,9 @@ namespace pipelag {
 namespace {
 
 constexpr int64_t kDefaultSteps = 20;
-constexpr std::string_view kBackends[] = {"threads", "serial"};
+constexpr std::string_view kBackends[] = {"threads", "serial", "mpi"};
+/// How long ranks that are processes wait for each other to appear.
+constexpr std::chrono::seconds kPatience{60};
 constexpr std::string_view kComputes[] = {"real", "emulated"};
 
 /// One schedule of the series and what its repetitions came to.
@@ -38,6 +41,7 @@ struct Series {
   std::vector<TrainingResult> runs;
   SeriesSummary summary;
   std::optional<Simulation> simulated;
+  std::vector<ClockOffset> clocks;  ///< of processes, in the last run
 
   const TrainingResult& typical() const { return runs[summary.typical]; }
 };
@@ -69,12 +73,20 @@ class ProgressLine {
   bool shown_ = false;
 };
 
-TrainingResult TrainOnce(const Series& series, const SerialPlan& plan, TrainingOptions options,
-                         const Corpus& corpus, bool serial) {
+/// Adds a run to the series; of processes on rank 0 only. `wire`: null unless ranks are processes.
+void TrainOnce(Series& series, const SerialPlan& plan, TrainingOptions options,
+               const Corpus& corpus, bool serial, Wire* wire) {
   ProgressLine progress(series.name, plan.steps);
   options.on_step = [&](int64_t done) { progress.Show(done); };
-  return serial ? TrainSerially(plan, options, corpus)
-                : TrainOnThreads(*series.program, options, corpus);
+  if (wire == nullptr) {
+    series.runs.push_back(serial ? TrainSerially(plan, options, corpus)
+                                 : TrainOnThreads(*series.program, options, corpus));
+    return;
+  }
+  std::optional<ProcessesResult> result = TrainOnProcesses(*series.program, options, corpus, *wire);
+  if (!result) return;
+  series.runs.push_back(std::move(result->training));
+  series.clocks = std::move(result->clocks);
 }
 
 /// The series to run and, in `plans`, what its serial reference would be.
@@ -95,13 +107,13 @@ std::vector<Series> SeriesOf(const Arguments& arguments, bool serial,
         static_cast<int>(arguments.CountOr("ranks", static_cast<int64_t>(delays.size())));
     plans.push_back(
         PlanOfDelays(delays, stages, static_cast<int>(arguments.Count("microbatches")), steps));
-    all.push_back({"serial", std::nullopt, {}, {}, {}});
+    all.push_back({"serial", std::nullopt, {}, {}, {}, {}});
     return all;
   }
   for (const NamedSchedule& named : SchedulesOf(arguments)) {
     Program program = Lower(named, arguments).WithSteps(steps);
     plans.push_back(PlanOf(program));
-    all.push_back({program.schedule().name, std::move(program), {}, {}, {}});
+    all.push_back({program.schedule().name, std::move(program), {}, {}, {}, {}});
   }
   return all;
 }
@@ -210,6 +222,11 @@ nlohmann::ordered_json JsonOf(const Series& series, const Corpus& corpus) {
   }
   json["validation_tokens"] = run.validation_tokens;
   if (corpus.entropy_rate) json["entropy_per_byte"] = *corpus.entropy_rate;
+  for (size_t rank = 0; rank < series.clocks.size(); ++rank) {
+    json["clocks"].push_back({{"rank", rank},
+                              {"ahead_ns", series.clocks[rank].ahead.count()},
+                              {"uncertainty_ns", series.clocks[rank].uncertainty.count()}});
+  }
   json["repetitions"] = series.runs.size();
   json["step_time_min_ns"] = series.summary.least.RoundedUp().count();
   json["step_time_max_ns"] = series.summary.greatest.RoundedUp().count();
@@ -293,14 +310,31 @@ void RefuseUselessTimes(const Arguments& arguments) {
   if (!wanted) RefuseGiven(arguments, CostFlags(), "times are given for --compute emulated only");
 }
 
+int RunReal(const Arguments& arguments, std::string_view backend, Wire* wire);
+
 int Run(const Arguments& arguments) {
   if (arguments.Has("compute") && arguments.Choice("compute", kComputes) == "emulated") {
     return RunEmulated(arguments);
   }
   RefuseUselessTimes(arguments);
+  const std::string_view backend =
+      arguments.Has("backend") ? arguments.Choice("backend", kBackends) : kBackends[0];
+  if (backend != "mpi") return RunReal(arguments, backend, nullptr);
+  const std::unique_ptr<Wire> wire = OpenWire(HowLaunched(), kPatience);
+  try {
+    return RunReal(arguments, backend, wire.get());
+  } catch (const StoppedByPeer&) {
+    wire->Abandon();
+    return 2;  // the rank that failed says why
+  } catch (...) {
+    wire->Abandon();
+    throw;
+  }
+}
+
+int RunReal(const Arguments& arguments, std::string_view backend, Wire* wire) {
   const bool json = WantsJson(arguments);
-  const bool serial =
-      arguments.Has("backend") && arguments.Choice("backend", kBackends) == "serial";
+  const bool serial = backend == "serial";
   const std::string trace = arguments.Output("trace");
   const std::string loss = arguments.Output("loss");
   const std::filesystem::path folder = arguments.TextOr("traces", "");
@@ -327,9 +361,10 @@ int Run(const Arguments& arguments) {
       if (plans[k].stages.size() != options.split.size()) {
         own = TrainingOf(arguments, static_cast<int>(plans[k].stages.size()), plans[k].steps);
       }
-      all[k].runs.push_back(TrainOnce(all[k], plans[k], own, corpus, serial));
+      TrainOnce(all[k], plans[k], own, corpus, serial, wire);
     }
   }
+  if (wire != nullptr && wire->rank() != 0) return 0;
   for (Series& series : all) {
     std::vector<const Trace*> traces;
     for (const TrainingResult& run : series.runs) traces.push_back(&run.trace);
@@ -373,6 +408,9 @@ Subcommand RunCommand() {
           "--schedule\n"
           "or those of --delay. Every schedule that 'pipelag list' names runs, and any .csv whose\n"
           "copies of a stage, if it has two directions, add up their gradients.\n\n"
+          "--backend mpi: start as many processes as ranks with mpirun or srun, on one machine or\n"
+          "many, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for each, as torchrun does.\n"
+          "Rank 0 prints and writes the files.\n\n"
           "--compute emulated trains nothing: every stage sleeps for its time (--forward ... "
           "--costs),\n"
           "messages are real, and the run is held against its simulation. Many more ranks than "
@@ -388,7 +426,8 @@ Subcommand RunCommand() {
       .flags = Concatenate(
           {ScheduleFlags(),
            {{"steps", "COUNT", fmt::format("updates (default: {})", kDefaultSteps)},
-            {"backend", "threads|serial", "a thread per rank, or the serial reference"},
+            {"backend", "threads|serial|mpi",
+             "a thread per rank, the serial reference, or a process per rank"},
             {"compute", "real|emulated", "train, or only take the times given (default: real)"},
             {"delay", "COUNT[,COUNT...]",
              "of --backend serial: gradient delay of all stages or of each"}},

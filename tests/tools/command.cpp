@@ -44,34 +44,51 @@ Workplace::~Workplace() {
   std::filesystem::remove_all(folder_, ignored);
 }
 
-Outcome Workplace::Pipelag(std::string_view command) const {
-  std::istringstream in{std::string(command)};
-  std::vector<std::string> words;
-  for (std::string word; in >> word;) words.push_back(word);
-  return Pipelag(words);
+Outcome Started::Finish() {
+  int status = 0;
+  CHECK(waitpid(process_, &status, 0) == process_);
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status), ReadWhole(out_),
+          ReadWhole(err_)};
 }
 
+Outcome Workplace::Pipelag(std::string_view command) const { return Start(command, {}).Finish(); }
+
 Outcome Workplace::Pipelag(const std::vector<std::string>& words) const {
+  std::vector<std::string> all = words;
+  all.insert(all.begin(), PIPELAG_BINARY);
+  return StartProgram(all, {}).Finish();
+}
+
+Started Workplace::Start(std::string_view command,
+                         const std::vector<std::string>& variables) const {
+  std::istringstream in{std::string(command)};
+  std::vector<std::string> words = {PIPELAG_BINARY};
+  for (std::string word; in >> word;) words.push_back(word);
+  return StartProgram(words, variables);
+}
+
+Started Workplace::StartProgram(const std::vector<std::string>& words,
+                                const std::vector<std::string>& variables) const {
   std::vector<std::string> owned = words;
-  owned.insert(owned.begin(), PIPELAG_BINARY);
   std::vector<char*> arguments;
   for (std::string& word : owned) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   const std::string work = folder_ / "work";
-  const std::string out = folder_ / "out";
-  const std::string err = folder_ / "err";
+  const std::string out = folder_ / ("out" + std::to_string(started_));
+  const std::string err = folder_ / ("err" + std::to_string(started_));
+  ++started_;
+  std::vector<std::string> set = variables;
   const pid_t child = fork();
   CHECK(child >= 0);
   if (child == 0) {
     if (chdir(work.c_str()) != 0) _exit(126);
     RedirectTo(out.c_str(), STDOUT_FILENO);
     RedirectTo(err.c_str(), STDERR_FILENO);
-    execv(arguments[0], arguments.data());
+    for (std::string& variable : set) putenv(variable.data());
+    execvp(arguments[0], arguments.data());
     _exit(127);
   }
-  int status = 0;
-  CHECK(waitpid(child, &status, 0) == child);
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, ReadWhole(out), ReadWhole(err)};
+  return {child, out, err};
 }
 
 void Workplace::Write(const std::string& name, std::string_view content) const {
