@@ -149,12 +149,15 @@ Portion AttentionCore(const Transformer& model, const Block& block, const Shardi
     core.repeated = {scores};
     core.kernels = 1;
     core.kept = kBytesOfSum * matrices * static_cast<double>(device.queries);
+    const int64_t numbers = (heads.queries + heads.keys) * (heads.query_dim + heads.value_dim);
+    core.widest = bytes * static_cast<double>(device.tokens * numbers);
   } else {
     const double numbers =
         matrices * static_cast<double>(device.queries) * static_cast<double>(device.keys);
     core.kernels = 2;
     core.Pass(2 * bytes * numbers, 3 * bytes * numbers);
     core.kept = bytes * numbers;
+    core.widest = 2 * bytes * numbers;
     if (model.attention_dropout) {
       core.Pass((2 * bytes + 1) * numbers, (2 * bytes + 1) * numbers);
       core.kept += (bytes + 1) * numbers;  // its result and its mask

@@ -22,7 +22,7 @@ Portion TwoProducts(double rows, double count, int64_t hidden, int64_t inner, bo
   mlp.products = {{m, into, hidden, times}, {m, hidden, inner, times}};
   mlp.kernels = 2;
   mlp.Pass((gated ? 3 : 2) * bytes * numbers, (gated ? 5 : 3) * bytes * numbers);
-  mlp.kept = (gated ? 3 : 2) * bytes * numbers;
+  mlp.kept = mlp.widest = (gated ? 3 : 2) * bytes * numbers;
   return mlp;
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "models/error.h"
@@ -56,6 +57,7 @@ void Portion::Add(const Portion& other) {
   Append(collectives_backward, other.collectives_backward);
   kernels += other.kernels;
   kept += other.kept;
+  widest = std::max(widest, other.widest);
   parameters += other.parameters;
   expert_parameters += other.expert_parameters;
   tied_parameters += other.tied_parameters;
@@ -99,6 +101,7 @@ Portion Norm(const Transformer& model, const Sharding& sharding) {
   Portion norm;
   norm.Pass(2 * bytes, 3 * bytes);
   norm.kept = bytes;
+  norm.widest = 2 * bytes;
   norm.parameters = NormParameters(model);
   return norm;
 }

@@ -26,7 +26,8 @@ struct Portion {
   std::vector<StageCollective> collectives_forward;
   std::vector<StageCollective> collectives_backward;
   int kernels = 0;
-  double kept = 0;  ///< bytes
+  double kept = 0;    ///< bytes
+  double widest = 0;  ///< bytes of the gradients that the widest step reads and writes
   int64_t parameters = 0;
   int64_t expert_parameters = 0;  ///< in `parameters` too
   int64_t tied_parameters = 0;    ///< likewise

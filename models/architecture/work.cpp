@@ -1,5 +1,6 @@
 #include "models/architecture/work.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "models/architecture/portion.h"
@@ -70,6 +71,7 @@ PartWork Finish(const Portion& all) {
   work.collectives_backward = all.collectives_backward;
   work.kernels_forward = all.kernels;
   work.activation = Rounded(all.kept);
+  work.recompute_peak = Rounded(all.widest);
   work.parameters = all.parameters;
   work.expert_parameters = all.expert_parameters;
   work.tied_parameters = all.tied_parameters;
@@ -110,12 +112,12 @@ PartWork BlockWork(const Transformer& model, const Block& block, const Sharding&
     case Recompute::kSelective:
       if (sharding.flash) break;
       Repeat(work, core);
-      work.recompute_peak = Rounded(core.kept);
-      work.activation -= work.recompute_peak;
+      work.activation -= Rounded(core.kept);
+      work.recompute_peak += Rounded(core.kept);
       break;
     case Recompute::kFull:
       Repeat(work, all);
-      work.recompute_peak = work.activation - input;
+      work.recompute_peak += work.activation - input;
       work.activation = input;
       break;
   }
@@ -180,6 +182,8 @@ PartWork HeadWork(const Transformer& model, const Sharding& sharding) {
   const double logits = static_cast<double>(device.tokens * rows * kBytesOfLogit);
   all.Pass(3 * logits, 2 * logits);
   all.kept += logits;
+  // The gradient of the logits takes their place; it goes on in the products' precision.
+  all.widest = std::max(all.widest, logits / kBytesOfLogit * bytes);
   if (sharding.tensor > 1) {
     // The greatest logit, the sum of exponentials and the target's logit of every token.
     const StageCollective per_token = {CollectiveKind::kAllReduce, ShardingGroup::kTensor,

@@ -81,7 +81,9 @@ struct PartWork {
   std::vector<StageCollective> collectives_recomputed;
   int kernels_forward = 0;        ///< launched, each with its overhead
   Bytes activation = 0;           ///< kept from F to the backward, under `recompute`
-  Bytes recompute_peak = 0;       ///< there beside it while the part's backward runs
+  Bytes recompute_peak = 0;       ///< there beside it while the part's backward runs: what is
+                                  ///< computed again, and the gradients on both sides of the
+                                  ///< part's widest step
   int64_t parameters = 0;         ///< on this device
   int64_t expert_parameters = 0;  ///< of those, in routed experts: reduced over fewer replicas
   int64_t tied_parameters = 0;    ///< of those, in the head's copy of the embedding
