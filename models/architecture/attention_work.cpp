@@ -61,12 +61,14 @@ Portion LatentInputs(const Transformer& model, const Block& block, const Shardin
     const double width = static_cast<double>(rank) * own * bytes;
     inputs.Pass(2 * width, 3 * width);
     inputs.kept += 2 * width;  // before and after its norm
+    inputs.held += width + static_cast<double>(rank + besides) * own * bytes;
     inputs.kernels += 1;
     entering += rank + besides;
   };
   const auto expand = [&](int64_t rank, int64_t width) {
     inputs.products.push_back({device.tokens, width, rank});
     inputs.parameters += rank * width;
+    inputs.held += static_cast<double>(device.tokens * width) * bytes;
     inputs.kernels += 1;
   };
   if (latent.query_rank > 0) {
@@ -89,6 +91,7 @@ Portion HeadInputs(const Transformer& model, const Block& block, const Sharding&
   Portion inputs;
   inputs.products.push_back({device.tokens, width, model.hidden});
   inputs.parameters = model.hidden * width + (block.qkv_bias ? width : 0);
+  inputs.held = static_cast<double>(device.tokens * width) * sharding.bytes_per_number;
   inputs.kernels = 1;
   if (block.query_key_norm || block.wide_query_key_norm) {
     const int64_t normed = (heads.queries + heads.keys) * block.head_dim;
@@ -180,6 +183,7 @@ Portion AttentionOutput(const Transformer& model, const Block& block, const Shar
   output.parameters = width * model.hidden + (block.output_bias ? model.hidden : 0);
   output.kernels = 1;
   output.kept = bytes * static_cast<double>(device.tokens * width);
+  output.held = output.kept + bytes * static_cast<double>(device.tokens * model.hidden);
   return output;
 }
 

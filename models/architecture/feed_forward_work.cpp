@@ -11,17 +11,19 @@ namespace {
 constexpr double kBytesOfRouting = 4;  // routers compute in 32 bits
 
 /// Two products with an activation function between them, `count` times over `rows` tokens each.
-/// Its input is kept by whoever made it.
+/// Its input is kept, and held for its weights, by whoever made it.
 Portion TwoProducts(double rows, double count, int64_t hidden, int64_t inner, bool gated,
                     double bytes) {
   const int64_t into = gated ? 2 * inner : inner;
   const auto m = static_cast<int64_t>(std::ceil(rows));
-  const double times = m > 0 ? count * rows / static_cast<double>(m) : 0;
+  const double rounded_up = 1 - rows / static_cast<double>(m);
   const double numbers = rows * count * static_cast<double>(inner);
   Portion mlp;
-  mlp.products = {{m, into, hidden, times}, {m, hidden, inner, times}};
+  mlp.products = {{m, into, hidden, count}, {m, hidden, inner, count}};
+  for (MatrixProduct& product : mlp.products) product.masked = rounded_up;
   mlp.kernels = 2;
   mlp.Pass((gated ? 3 : 2) * bytes * numbers, (gated ? 5 : 3) * bytes * numbers);
+  mlp.held = bytes * (numbers + rows * count * static_cast<double>(into + hidden));
   mlp.kept = mlp.widest = (gated ? 3 : 2) * bytes * numbers;
   return mlp;
 }
@@ -82,7 +84,7 @@ Portion Router(const Transformer& model, const Block& block, const Sharding& sha
   router.kernels = 1;
   const double bytes = kBytesOfRouting * static_cast<double>(device.own * routed);
   router.Pass(2 * bytes, 3 * bytes);
-  router.kept = bytes;
+  router.kept = router.held = bytes;
   return router;
 }
 
@@ -93,7 +95,10 @@ Portion Routed(const Transformer& model, const Block& block, const Sharding& sha
   const auto here = static_cast<double>(routing.experts);
   Portion mlp = TwoProducts(routing.pairs / here, here, model.hidden, inner, block.gated_mlp,
                             sharding.bytes_per_number);
-  mlp.kept += routing.pairs * static_cast<double>(model.hidden * sharding.bytes_per_number);
+  const double input =
+      routing.pairs * static_cast<double>(model.hidden * sharding.bytes_per_number);
+  mlp.kept += input;
+  mlp.held += input;
   mlp.parameters =
       routing.experts * MlpParameters(model.hidden, inner, block.gated_mlp, experts.bias);
   mlp.expert_parameters = mlp.parameters;

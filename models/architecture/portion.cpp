@@ -57,6 +57,7 @@ void Portion::Add(const Portion& other) {
   Append(collectives_backward, other.collectives_backward);
   kernels += other.kernels;
   kept += other.kept;
+  held += other.held;
   widest = std::max(widest, other.widest);
   parameters += other.parameters;
   expert_parameters += other.expert_parameters;

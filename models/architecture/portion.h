@@ -27,6 +27,7 @@ struct Portion {
   std::vector<StageCollective> collectives_backward;
   int kernels = 0;
   double kept = 0;    ///< bytes
+  double held = 0;    ///< bytes that the weights' gradients are made of
   double widest = 0;  ///< bytes of the gradients that the widest step reads and writes
   int64_t parameters = 0;
   int64_t expert_parameters = 0;  ///< in `parameters` too

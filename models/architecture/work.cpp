@@ -44,7 +44,8 @@ Portion Norms(const Transformer& model, const Block& block, const Sharding& shar
   // Norms of a parallel block read one vector, and if there is one norm both halves read its
   // result.
   if (block.parallel) norms.kept = vector;
-  norms.kept += (block.parallel && block.norms == 1 ? 1 : 2) * vector;
+  norms.held = (block.parallel && block.norms == 1 ? 1 : 2) * vector;
+  norms.kept += norms.held;
   return norms;
 }
 
@@ -72,6 +73,7 @@ PartWork Finish(const Portion& all) {
   work.kernels_forward = all.kernels;
   work.activation = Rounded(all.kept);
   work.recompute_peak = Rounded(all.widest);
+  work.held_for_weight = Rounded(all.held);
   work.parameters = all.parameters;
   work.expert_parameters = all.expert_parameters;
   work.tied_parameters = all.tied_parameters;
@@ -137,12 +139,14 @@ PartWork EmbeddingWork(const Transformer& model, const Sharding& sharding) {
   // Looked up; the backward adds to the rows of the table's gradient.
   const double looked_up = bytes * static_cast<double>(device.tokens * dim);
   all.Pass(2 * looked_up, 3 * looked_up);
+  all.held = looked_up;
   all.Leave(sharding, looked_up);
   if (projected) {
     all.products.push_back({device.own, model.hidden, dim});
     all.parameters += model.hidden * dim;
     all.kernels += 1;
     all.kept += bytes * own * static_cast<double>(dim);
+    all.held += vector;
   }
   if (model.positions == PositionKind::kLearned) {
     all.parameters += model.position_rows * model.hidden;
@@ -171,10 +175,12 @@ PartWork HeadWork(const Transformer& model, const Sharding& sharding) {
     all.parameters += model.hidden * dim;
     all.kernels += 1;
     all.kept += bytes * own * static_cast<double>(model.hidden);
+    all.held += bytes * own * static_cast<double>(model.hidden + dim);
   }
   all.Enter(sharding, bytes * static_cast<double>(device.tokens * dim));
   all.products.push_back({device.tokens, rows, dim});
   all.kept += bytes * own * static_cast<double>(dim);
+  all.held += bytes * own * static_cast<double>(dim);
   all.parameters += rows * dim + (model.head_bias ? rows : 0);
   all.kernels += 1;
   all.tied_parameters = model.tied ? rows * dim : 0;
@@ -183,7 +189,9 @@ PartWork HeadWork(const Transformer& model, const Sharding& sharding) {
   all.Pass(3 * logits, 2 * logits);
   all.kept += logits;
   // The gradient of the logits takes their place; it goes on in the products' precision.
-  all.widest = std::max(all.widest, logits / kBytesOfLogit * bytes);
+  const double gradient = logits / kBytesOfLogit * bytes;
+  all.widest = std::max(all.widest, gradient);
+  all.held += gradient;
   if (sharding.tensor > 1) {
     // The greatest logit, the sum of exponentials and the target's logit of every token.
     const StageCollective per_token = {CollectiveKind::kAllReduce, ShardingGroup::kTensor,

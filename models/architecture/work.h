@@ -45,8 +45,8 @@ struct MatrixProduct {
                        ///< (scores and values of attention) I has twice the FLOPs of F and W none
   bool reads = true;   ///< the m×k operand comes out of memory: not flash attention's scores
   bool writes = true;  ///< nor do they get there as the m×n result
-  double masked = 0;   ///< share of the FLOPs that is skipped, as the result is known to be zero:
-                       ///< what a query may not see. Flash attention alone skips
+  double masked = 0;   ///< share of the FLOPs that is not there: what flash attention skips, as
+                       ///< a query may not see it, and rows that make m a whole number
 
   double Flops() const {
     return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) * count *
@@ -84,6 +84,9 @@ struct PartWork {
   Bytes recompute_peak = 0;       ///< there beside it while the part's backward runs: what is
                                   ///< computed again, and the gradients on both sides of the
                                   ///< part's widest step
+  Bytes held_for_weight = 0;      ///< what W reads, if it runs apart from I: of the products by
+                                  ///< weights their inputs and the gradients of their results.
+                                  ///< May be more than `activation` if that is recomputed
   int64_t parameters = 0;         ///< on this device
   int64_t expert_parameters = 0;  ///< of those, in routed experts: reduced over fewer replicas
   int64_t tied_parameters = 0;    ///< of those, in the head's copy of the embedding

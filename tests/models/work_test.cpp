@@ -142,6 +142,11 @@ TEST(Work, OfAGptKeepsTheBytesOfKorthikantisTable2) {
       EXPECT_EQ(kept(false, Recompute::kSelective), sbh * (10 + 24.0 / t));
       EXPECT_EQ(kept(true, Recompute::kSelective), 34 * sbh / t);
       EXPECT_EQ(kept(false, Recompute::kFull), 2 * sbh);
+      // Zero Bubble (arXiv 2401.10241), table 1: what W needs.
+      sharding.recompute = Recompute::kNone;
+      sharding.sequence_parallel = false;
+      const PartWork block = BlockWork(model, model.blocks[0], sharding);
+      EXPECT_EQ(static_cast<double>(block.held_for_weight), sbh * (8 + 24.0 / t));
       // Section 4.3: dropout behind the embedding; norm, product and logits of the head.
       EXPECT_EQ(static_cast<double>(EmbeddingWork(model, sharding).activation), sbh);
       sharding.sequence_parallel = true;
