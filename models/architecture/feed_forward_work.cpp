@@ -1,5 +1,7 @@
 // Feed-forward networks as one device computes them: dense, and routed experts with what every
 // token passes besides. Knows nothing of recomputation.
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "models/architecture/portion.h"
@@ -41,10 +43,14 @@ Routing RoutingOf(const Block& block, const Sharding& sharding) {
   Routing routing;
   routing.cut = sharding.expert_tensor > 0 ? sharding.expert_tensor : sharding.tensor;
   if (sharding.tensor % routing.cut != 0) {
-    throw Error("tensor parallelism of experts does not divide that of the stage");
+    throw Error(fmt::format("tensor parallelism of {} does not divide by the experts' own of {}",
+                            sharding.tensor, routing.cut));
   }
   if (routing.cut < sharding.tensor && !sharding.sequence_parallel) {
-    throw Error("tensor parallelism of experts below the stage's needs sequence parallelism");
+    throw Error(
+        fmt::format("tensor parallelism of {} for experts, below the {} of the rest, needs "
+                    "sequence parallelism",
+                    routing.cut, sharding.tensor));
   }
   routing.experts = Divided(block.experts.routed, sharding.expert, "expert", "routed experts");
   const double room = sharding.capacity > 0 ? sharding.capacity : 1;
