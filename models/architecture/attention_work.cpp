@@ -108,7 +108,7 @@ void AddRing(Portion& core, const Sharding& sharding, double key_value_bytes) {
   if (sharding.context == 1) return;
   const double sent = key_value_bytes * (sharding.context - 1);
   const auto ring = [](double bytes) {
-    return StageCollective{CollectiveKind::kRing, CollectiveGroup::kContext,
+    return StageCollective{CollectiveKind::kRing, ShardingGroup::kContext,
                            static_cast<Bytes>(bytes)};
   };
   core.collectives_forward.push_back(ring(sent));

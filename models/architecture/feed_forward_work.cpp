@@ -62,7 +62,7 @@ void AddDispatch(Portion& mlp, const Routing& routing, const Sharding& sharding,
   }
   if (sharding.expert > 1) {
     const double sent = width * routing.dispatched * (sharding.expert - 1) / sharding.expert;
-    const StageCollective exchange = {CollectiveKind::kAllToAll, CollectiveGroup::kExpert,
+    const StageCollective exchange = {CollectiveKind::kAllToAll, ShardingGroup::kExpert,
                                       static_cast<Bytes>(std::llround(sent)), 2};
     mlp.collectives_forward.push_back(exchange);
     mlp.collectives_backward.push_back(exchange);

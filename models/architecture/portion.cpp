@@ -69,7 +69,7 @@ void Portion::Pass(double forward_bytes, double backward_bytes) {
 void Portion::Enter(const Sharding& sharding, double bytes) {
   if (sharding.tensor == 1) return;
   const auto add = [&](std::vector<StageCollective>& to, CollectiveKind kind) {
-    to.push_back({kind, CollectiveGroup::kTensor, Rounded(bytes)});
+    to.push_back({kind, ShardingGroup::kTensor, Rounded(bytes)});
   };
   if (sharding.sequence_parallel) {
     add(collectives_forward, CollectiveKind::kAllGather);
@@ -82,7 +82,7 @@ void Portion::Enter(const Sharding& sharding, double bytes) {
 void Portion::Leave(const Sharding& sharding, double bytes) {
   if (sharding.tensor == 1) return;
   const auto add = [&](std::vector<StageCollective>& to, CollectiveKind kind) {
-    to.push_back({kind, CollectiveGroup::kTensor, Rounded(bytes)});
+    to.push_back({kind, ShardingGroup::kTensor, Rounded(bytes)});
   };
   if (sharding.sequence_parallel) {
     add(collectives_forward, CollectiveKind::kReduceScatter);

@@ -180,7 +180,7 @@ PartWork HeadWork(const Transformer& model, const Sharding& sharding) {
   all.kept += logits;
   if (sharding.tensor > 1) {
     // The greatest logit, the sum of exponentials and the target's logit of every token.
-    const StageCollective per_token = {CollectiveKind::kAllReduce, CollectiveGroup::kTensor,
+    const StageCollective per_token = {CollectiveKind::kAllReduce, ShardingGroup::kTensor,
                                        device.tokens * kBytesOfLogit, 3};
     all.collectives_forward.push_back(per_token);
   }

@@ -55,13 +55,13 @@ struct MatrixProduct {
 };
 
 enum class CollectiveKind : uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kRing };
-enum class CollectiveGroup : uint8_t { kTensor, kContext, kExpert };
+enum class ShardingGroup : uint8_t { kTensor, kContext, kExpert };
 
 /// `bytes`: of the whole vector that is reduced or gathered, as one device holds it in the end (or
 /// held it, to be scattered); of an all-to-all and a ring what one device sends in all.
 struct StageCollective {
   CollectiveKind kind = CollectiveKind::kAllReduce;
-  CollectiveGroup group = CollectiveGroup::kTensor;
+  ShardingGroup group = ShardingGroup::kTensor;
   Bytes bytes = 0;
   double count = 1;
 };

@@ -70,13 +70,13 @@ class Timer {
   }
 
  private:
-  const RankGroup& GroupOf(CollectiveGroup group) const {
+  const RankGroup& GroupOf(ShardingGroup group) const {
     switch (group) {
-      case CollectiveGroup::kTensor:
+      case ShardingGroup::kTensor:
         return setting_.groups.tensor;
-      case CollectiveGroup::kContext:
+      case ShardingGroup::kContext:
         return setting_.groups.context;
-      case CollectiveGroup::kExpert:
+      case ShardingGroup::kExpert:
         break;
     }
     return setting_.groups.expert;

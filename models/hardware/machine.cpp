@@ -4,16 +4,18 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "models/error.h"
 #include "models/json_file.h"
 #include "models/names.h"
+#include "models/presets.h"
 
 namespace pipelag {
 namespace {
 
 using Json = nlohmann::json;
+
+constexpr std::string_view kFolder = "hardware";
 
 struct NamedPrecision {
   std::string_view name;
@@ -123,6 +125,23 @@ Machine MachineOf(const Json& root, const std::string& file) {
 }
 
 }  // namespace
+
+Machine ReadMachine(const std::string& name_or_file) {
+  if (const Preset* preset = FindPreset(kFolder, name_or_file)) {
+    return MachineOf(ParseJson(preset->text, preset->name), std::string(preset->name));
+  }
+  if (name_or_file.ends_with(".json") || name_or_file.find('/') != std::string::npos) {
+    return MachineOf(ReadJson(name_or_file), name_or_file);
+  }
+  throw Error(fmt::format("there is no machine '{}'; the nearest known one is '{}'", name_or_file,
+                          NearestPreset(kFolder, name_or_file)));
+}
+
+std::vector<std::string> MachineNames() {
+  std::vector<std::string> names;
+  for (const Preset& preset : PresetsOf(kFolder)) names.emplace_back(preset.name);
+  return names;
+}
 
 Precision ParsePrecision(std::string_view name) {
   std::vector<std::string_view> names;
