@@ -16,6 +16,13 @@ struct Products {
   double attention_input = 0;    ///< of `input`
 };
 
+/// A collective is launched like kernels.
+double Calls(const std::vector<StageCollective>& collectives) {
+  double calls = 0;
+  for (const StageCollective& collective : collectives) calls += collective.count;
+  return calls;
+}
+
 class Timer {
  public:
   explicit Timer(const PartSetting& setting) : setting_(setting) {}
@@ -112,7 +119,7 @@ PartSeconds SecondsOf(const PartWork& work, const PartSetting& setting) {
   const double factor = setting.efficiency->compute_factor;
   const Products products = timer.Sum(work.products);
   PartSeconds seconds;
-  seconds.forward_kernels = work.kernels_forward;
+  seconds.forward_kernels = work.kernels_forward + Calls(work.collectives_forward);
   if (!work.recomputed.empty() || work.passes_recomputed > 0) {
     switch (setting.recompute) {
       case Recompute::kNone:
@@ -121,7 +128,7 @@ PartSeconds SecondsOf(const PartWork& work, const PartSetting& setting) {
         seconds.again_kernels = setting.flash ? 0 : kKernelsOfSelective;
         break;
       case Recompute::kFull:
-        seconds.again_kernels = work.kernels_forward;
+        seconds.again_kernels = work.kernels_forward + Calls(work.collectives_recomputed);
         break;
     }
   }
