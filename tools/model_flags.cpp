@@ -117,6 +117,8 @@ std::vector<Flag> ModelFlags() {
       {"recompute", "none|selective|full", "activations before the backward (default: none)"},
       {"attention", "flash|plain", "plain keeps the scores of every pair (default: flash)"},
       {"zero", "0|1|2|3", "what the copies shard of the optimizer's states (default: 0: nothing)"},
+      {"blocking-launches", "", "the host waits for every kernel (CUDA_LAUNCH_BLOCKING=1)",
+       FlagValue::kNone},
       {"overlap-tensor", "", "run collectives of tensor parallelism beside the products",
        FlagValue::kNone},
       {"overlap-reduction", "", "reduce gradients block by block beside the backward",
@@ -145,6 +147,7 @@ std::optional<ModelledRun> ModelledRunOf(const Arguments& arguments) {
   layout.data = CountOf(arguments, "data", 1);
   layout.shard_states = ZeroStage(arguments);
   layout.overlap_reduction = arguments.Has("overlap-reduction");
+  layout.blocking_launches = arguments.Has("blocking-launches");
   layout.overlap_tensor = arguments.Has("overlap-tensor");
   layout.optimizer = arguments.TextOr("optimizer", "adamw");
   if (arguments.Has("split")) layout.split = arguments.SmallNumbers("split");

@@ -44,6 +44,7 @@ Subcommand AnalyzeCommand();
 Subcommand ConvergeCommand();
 Subcommand TimeToLossCommand();
 Subcommand ValidateCommand();
+Subcommand ModelCommand();
 Subcommand ListCommand();
 
 }  // namespace pipelag

@@ -125,17 +125,26 @@ class Run {
     return std::max(time / parts, time - beside * (parts - 1) / parts);
   }
 
+  /// Gradients of a micro-batch are added to those of the others before it.
+  double Accumulation(const StageParts& stage) const {
+    if (layout_.microbatches == 1) return 0;
+    return efficiency_.compute_factor *
+           PassSeconds(2 * stage.parameters * bytes_.gradient, machine_.accelerator, efficiency_);
+  }
+
   void AddTimes(const StageParts& stage, Estimate& estimate) const {
     const PartSeconds& own = stage.seconds;
     const double extra = efficiency_.microbatch_overhead / layout_.chunks;
     const auto action = [&](double device, double kernels) {
-      return Together(device, HostSeconds(kernels, efficiency_)) + extra;
+      const double host = HostSeconds(kernels, efficiency_);
+      return (layout_.blocking_launches ? device + host : Together(device, host)) + extra;
     };
     const double kernels = own.forward_kernels;
     double forward = action(own.forward, kernels);
     double input = action(own.again + own.input, own.again_kernels + kernels);
-    double weight = action(own.weight, kernels / 2) - extra;
-    double fused = action(own.again + own.input + own.weight, own.again_kernels + 2 * kernels);
+    const double weights = own.weight + Accumulation(stage);
+    double weight = action(weights, kernels / 2) - extra;
+    double fused = action(own.again + own.input + weights, own.again_kernels + 2 * kernels);
     double reduction = Gathering(stage, CollectiveKind::kAllReduce, bytes_.gradient);
     if (layout_.shard_states > 0) {
       const double gathered = Gathering(stage, CollectiveKind::kAllGather, bytes_.weight);
