@@ -117,6 +117,9 @@ std::vector<Flag> ModelFlags() {
       {"recompute", "none|selective|full", "activations before the backward (default: none)"},
       {"attention", "flash|plain", "plain keeps the scores of every pair (default: flash)"},
       {"zero", "0|1|2|3", "what the copies shard of the optimizer's states (default: 0: nothing)"},
+      {"fused-accumulation", "",
+       "products add their gradients to those of other micro-batches themselves", FlagValue::kNone},
+      {"blocking-messages", "", "a stage that sends waits until that is done", FlagValue::kNone},
       {"blocking-launches", "", "the host waits for every kernel (CUDA_LAUNCH_BLOCKING=1)",
        FlagValue::kNone},
       {"overlap-tensor", "", "run collectives of tensor parallelism beside the products",
@@ -147,6 +150,8 @@ std::optional<ModelledRun> ModelledRunOf(const Arguments& arguments) {
   layout.data = CountOf(arguments, "data", 1);
   layout.shard_states = ZeroStage(arguments);
   layout.overlap_reduction = arguments.Has("overlap-reduction");
+  layout.fused_accumulation = arguments.Has("fused-accumulation");
+  layout.blocking_messages = arguments.Has("blocking-messages");
   layout.blocking_launches = arguments.Has("blocking-launches");
   layout.overlap_tensor = arguments.Has("overlap-tensor");
   layout.optimizer = arguments.TextOr("optimizer", "adamw");

@@ -44,8 +44,9 @@ class Timer {
       weight.m = product.k;
       weight.k = product.m;
       if (product.weight) {
-        sum.input += Product(input);
+        sum.input += Product(input) + Casts(product.m * product.n, product.count);
         sum.weight += Product(weight);
+        sum.forward += Casts(product.m * product.k, product.count);
         continue;
       }
       const double both = setting_.flash ? 2 * forward : Product(input) + Product(weight);
@@ -54,6 +55,14 @@ class Timer {
       sum.attention_input += both;
     }
     return sum;
+  }
+
+  /// To 8 bits: 16-bit numbers are read, and written once as they are and once transposed for the
+  /// weights' gradient.
+  double Casts(int64_t numbers, double count) const {
+    constexpr double kBytes = 2 + 1 + 1;
+    if (setting_.precision != Precision::kFp8) return 0;
+    return Passes(static_cast<Bytes>(kBytes * count * static_cast<double>(numbers)));
   }
 
   double Passes(Bytes bytes) const {
