@@ -11,6 +11,7 @@
 #include "models/names.h"
 #include "models/schedule/generators.h"
 #include "models/schedule/text.h"
+#include "tools/model_flags.h"
 
 namespace pipelag {
 namespace {
@@ -107,7 +108,9 @@ NamedSchedule GenerateByFlags(const Generator& generator, const Arguments& argum
   GeneratorOptions options;
   options.ranks = static_cast<int>(arguments.Count("ranks"));
   options.microbatches = static_cast<int>(arguments.Count("microbatches"));
-  options.reduction = arguments.Has("reduction") || arguments.Has("gradient-bytes");
+  const std::optional<ModelledRun> modelled = ModelledRunOf(arguments);
+  options.reduction = arguments.Has("reduction") || arguments.Has("gradient-bytes") ||
+                      (modelled && ReducesGradients(modelled->layout));
   options.norm = WantsNorm(arguments);
   options.barrier = WantsBarrier(arguments);
   const auto wants = [&](const char* flag, unsigned use) {
@@ -135,7 +138,12 @@ NamedSchedule GenerateByFlags(const Generator& generator, const Arguments& argum
   }
   if ((generator.uses & Generator::kCosts) != 0) {
     const int chunks = options.chunks > 0 ? options.chunks : GeneratorOptions::kChunksOfZbAuto;
-    options.costs = GivenCostsOf(CostsOf(arguments, options.ranks * chunks));
+    const int stages = options.ranks * chunks;
+    Estimate estimate;
+    if (modelled) {
+      estimate = EstimateOf(*modelled, options.ranks, stages, options.microbatches);
+    }
+    options.costs = GivenCostsOf(CostsOf(arguments, stages, modelled ? &estimate.costs : nullptr));
   }
   return {Generate(generator.name, options), "", generator.facts(options)};
 }
@@ -301,13 +309,15 @@ void RefuseUselessOverlap(const std::vector<NamedSchedule>& schedules, const Arg
                           fmt::join(arguments.Texts("schedule"), ", ")));
 }
 
-Costs CostsOf(const Arguments& arguments, int stages) {
+Costs CostsOf(const Arguments& arguments, int stages, const Costs* modelled) {
   const bool any_time =
       std::any_of(std::begin(kTimesOfCompute), std::end(kTimesOfCompute),
                   [&](std::string_view flag) { return arguments.Has(std::string(flag)); });
   Costs costs;
   if (arguments.Has("costs")) {
     costs = CostsFromFile(arguments, stages);
+  } else if (modelled != nullptr) {
+    costs = *modelled;
   } else if (!any_time) {
     costs = DefaultCosts(stages);
   }
@@ -321,7 +331,7 @@ Costs CostsOf(const Arguments& arguments, int stages) {
   times("backward-weight", costs.backward_weight);
   times("overlap", costs.overlap);
   times("update", costs.update);
-  if (any_time && !arguments.Has("costs")) RequireTimes(arguments);
+  if (any_time && !arguments.Has("costs") && modelled == nullptr) RequireTimes(arguments);
   if (costs.update.empty()) costs.update.resize(static_cast<size_t>(stages));
   if (arguments.Has("p2p-latency")) costs.p2p_latency = arguments.Duration("p2p-latency");
   if (arguments.Has("p2p-bandwidth")) costs.p2p_bandwidth = arguments.Rate("p2p-bandwidth");

@@ -27,7 +27,7 @@ std::vector<Subcommand> Subcommands() {
       AnalyzeCommand(),    //
       ScheduleCommand(),   //
       ConvergeCommand(),   //
-      TimeToLossCommand(), ModelCommand(), ListCommand(),
+      TimeToLossCommand(), ModelCommand(), ValidateCommand(), ListCommand(),
   };
 }
 

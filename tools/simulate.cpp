@@ -12,6 +12,7 @@
 #include "tools/conditions.h"
 #include "tools/flags.h"
 #include "tools/memory_flags.h"
+#include "tools/model_flags.h"
 #include "tools/result.h"
 #include "tools/table.h"
 #include "tools/timeline.h"
@@ -39,6 +40,8 @@ struct Simulated {
   std::optional<ReductionCost> reductions;
   std::optional<WarmUpProposal> warm_up;
   std::vector<Finding> beyond_memory;
+  std::optional<Throughput> throughput;  ///< of a modelled run
+  int gpus = 0;
   bool drawn = false;
 };
 
@@ -53,14 +56,20 @@ Simulated SimulateOne(const NamedSchedule& named, const Arguments& arguments,
   const Program program = Lower(named, arguments);
   const Schedule& schedule = program.schedule();
   Simulated simulated;
-  simulated.costs = CostsOf(arguments, schedule.stages);
-  if (const auto updates = UpdateTimesOf(arguments, program)) {
+  const std::optional<ModelledStep> modelled = ModelledStepOf(arguments, schedule);
+  simulated.costs = CostsOf(arguments, schedule.stages, modelled ? &modelled->costs() : nullptr);
+  if (modelled) {
+    simulated.optimizer = modelled->layout.optimizer;
+  } else if (const auto updates = UpdateTimesOf(arguments, program)) {
     simulated.costs.update = *updates;
     simulated.optimizer = arguments.Text("optimizer");
   }
   simulated.drawn = extras.picture && program.actions() <= kMostDrawn;
-  const ActionTimes times(program, simulated.costs, ReductionOf(arguments));
-  const std::optional<MemorySizes> sizes = MemorySizesOf(arguments, schedule.stages);
+  std::vector<Nanoseconds> reduction = ReductionOf(arguments);
+  if (modelled && reduction.empty()) reduction = ReductionsOf(schedule, modelled->estimate);
+  const ActionTimes times(program, simulated.costs, reduction);
+  std::optional<MemorySizes> sizes = MemorySizesOf(arguments, schedule.stages);
+  if (modelled && !sizes) sizes = modelled->estimate.memory;
   const Conditions conditions = ConditionsOf(arguments, schedule);
   const SimulationOptions options{
       .receive_slots = static_cast<int>(arguments.CountOr("receive-slots", 0)),
@@ -94,6 +103,12 @@ Simulated SimulateOne(const NamedSchedule& named, const Arguments& arguments,
     result.memory = MemoryOverTime(result.trace, *sizes,
                                    StandingMemoryOf(program, *sizes, options.receive_slots));
     simulated.beyond_memory = BeyondMemory(result.memory, sizes->device);
+  }
+  if (modelled) {
+    simulated.throughput = ThroughputOf(result.metrics.step_time, modelled->estimate,
+                                        modelled->layout, modelled->run.machine);
+    simulated.gpus = modelled->layout.gpus();
+    result.trace.tokens_per_step = modelled->layout.sequences() * modelled->layout.sharding.tokens;
   }
   return simulated;
 }
@@ -262,6 +277,7 @@ nlohmann::ordered_json JsonOf(const Simulated& run) {
   for (const Finding& finding : run.beyond_memory) json["findings"].push_back(finding.message);
   AddOutlook(run.outlook, json);
   if (!run.costs.source.empty()) json["costs_source"] = run.costs.source;
+  if (run.throughput) AddThroughput(*run.throughput, run.gpus, json);
   return json;
 }
 
@@ -290,6 +306,11 @@ std::string TextOf(const std::vector<Simulated>& runs) {
     for (const Finding& finding : run.beyond_memory) {
       text += fmt::format("{}: {}\n", run.result.trace.schedule, finding.message);
     }
+  }
+  for (const Simulated& run : runs) {
+    if (!run.throughput) continue;
+    text +=
+        fmt::format("{}: {}", run.result.trace.schedule, ThroughputText(*run.throughput, run.gpus));
   }
   if (!runs[0].costs.source.empty()) text += fmt::format("times: {}\n", runs[0].costs.source);
   return text;
@@ -342,6 +363,7 @@ Subcommand SimulateCommand() {
            {StepsFlag(),
             {"receive-slots", "COUNT",
              "messages a lane may hold for its receiver (default: enough)"}},
+           ModelFlags(),
            CostFlags(),
            UpdateFlags(),
            MemoryFlags(),

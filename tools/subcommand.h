@@ -43,6 +43,7 @@ Subcommand CompareCommand();
 Subcommand AnalyzeCommand();
 Subcommand ConvergeCommand();
 Subcommand TimeToLossCommand();
+Subcommand ValidateCommand();
 Subcommand ModelCommand();
 Subcommand ListCommand();
 
