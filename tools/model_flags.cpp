@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/architecture/config.h"
+#include "tools/shape_flags.h"
 
 namespace pipelag {
 namespace {
@@ -57,37 +58,6 @@ Transformer ModelOf(const Arguments& arguments) {
     model.blocks.resize(static_cast<size_t>(layers));
   }
   return model;
-}
-
-Recompute RecomputeOf(const Arguments& arguments) {
-  constexpr std::string_view kNames[] = {"none", "selective", "full"};
-  if (!arguments.Has("recompute")) return Recompute::kNone;
-  const std::string name = arguments.Choice("recompute", kNames);
-  if (name == "none") return Recompute::kNone;
-  return name == "full" ? Recompute::kFull : Recompute::kSelective;
-}
-
-bool IsFlash(const Arguments& arguments) {
-  constexpr std::string_view kNames[] = {"flash", "plain"};
-  return !arguments.Has("attention") || arguments.Choice("attention", kNames) == "flash";
-}
-
-Sharding ShardingOf(const Arguments& arguments, const Transformer& model, Precision precision) {
-  Sharding sharding;
-  sharding.tensor = CountOf(arguments, "tensor", 1);
-  sharding.context = CountOf(arguments, "context", 1);
-  sharding.expert = CountOf(arguments, "expert", 1);
-  sharding.sequence_parallel = arguments.Has("sequence-parallel");
-  sharding.flash = IsFlash(arguments);
-  sharding.recompute = RecomputeOf(arguments);
-  sharding.sequences = CountOf(arguments, "microbatch", 1);
-  sharding.tokens = arguments.CountOr("sequence", model.context);
-  const bool wide = precision == Precision::kFp32 || precision == Precision::kTf32;
-  sharding.bytes_per_number = wide ? 4 : 2;
-  if (arguments.Has("expert-capacity")) {
-    sharding.capacity = arguments.Decimal("expert-capacity");
-  }
-  return sharding;
 }
 
 int ZeroStage(const Arguments& arguments) {
@@ -146,7 +116,7 @@ std::optional<ModelledRun> ModelledRunOf(const Arguments& arguments) {
   if (arguments.Has("precision")) {
     layout.precision = Read(arguments, "precision", ParsePrecision);
   }
-  layout.sharding = ShardingOf(arguments, run.model, layout.precision);
+  layout.sharding = ShardingOf(arguments, run.model);
   layout.data = CountOf(arguments, "data", 1);
   layout.shard_states = ZeroStage(arguments);
   layout.overlap_reduction = arguments.Has("overlap-reduction");

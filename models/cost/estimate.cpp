@@ -229,6 +229,7 @@ class Run {
                  static_cast<double>(CostOfUpdate(stage).state_floats) * kStateBytes) /
                 shards);
     memory.activation = stage.activation;
+    memory.freed_at_input = stage.activation - stage.held_for_weight;
     memory.message = estimate.costs.activation_bytes;
     memory.workspace = stage.recompute_peak;
     if (zero >= 3) {  // two blocks are whole at a time, and the gradients of one

@@ -18,6 +18,7 @@ struct Part {
 void Put(const Part& part, StageParts& stage) {
   stage.seconds += part.seconds;
   stage.activation += part.work.activation;
+  stage.held_for_weight += part.work.held_for_weight;
   stage.recompute_peak = std::max(stage.recompute_peak, part.work.recompute_peak);
   stage.parameters += part.work.parameters;
   stage.expert_parameters += part.work.expert_parameters;
