@@ -186,7 +186,10 @@ PartWork HeadWork(const Transformer& model, const Sharding& sharding) {
                                        device.tokens * kBytesOfLogit, 3};
     all.collectives_forward.push_back(per_token);
   }
-  return Finish(all);
+  // Beside the logits their gradient in 32 bits, and both once more in 16.
+  PartWork work = Finish(all);
+  work.recompute_peak = Rounded(2 * logits);
+  return work;
 }
 
 namespace {
