@@ -188,10 +188,10 @@ PartWork HeadWork(const Transformer& model, const Sharding& sharding) {
   const double logits = static_cast<double>(device.tokens * rows * kBytesOfLogit);
   all.Pass(3 * logits, 2 * logits);
   all.kept += logits;
-  // The gradient of the logits takes their place; it goes on in the products' precision.
-  const double gradient = logits / kBytesOfLogit * bytes;
-  all.widest = std::max(all.widest, gradient);
-  all.held += gradient;
+  all.held += logits / kBytesOfLogit * bytes;
+  // PyTorch's cross entropy: gradients of its result and of the logits, both in 32 bits. Megatron's
+  // works in place and needs a quarter of that.
+  all.widest = std::max(all.widest, 2 * logits);
   if (sharding.tensor > 1) {
     // The greatest logit, the sum of exponentials and the target's logit of every token.
     const StageCollective per_token = {CollectiveKind::kAllReduce, ShardingGroup::kTensor,

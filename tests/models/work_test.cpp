@@ -202,7 +202,7 @@ TEST(Work, FillsTheFirstRankAsInKorthikantisFigures) {
 
 /// Megatron-LM's own record of test gpt3_7b_tp4_pp1_memory_speed (tests/functional_tests, golden
 /// values of three machines): tensor 4, two data-parallel copies that share Adam's states, weights
-/// in 16 bits and gradients in 32.
+/// in 16 bits and gradients in 32. Its cross entropy works in place.
 TEST(Work, FillsADeviceAsMegatronMeasured) {
   Transformer model = Gpt({.layers = 32,
                            .hidden = 4096,
@@ -217,7 +217,7 @@ TEST(Work, FillsADeviceAsMegatronMeasured) {
   sharding.tokens = 8192;
   const NetworkWork work = WorkOf(model, sharding);
   const double bytes = static_cast<double>(work.Parameters()) * (2 + 4 + 12.0 / 2) +
-                       static_cast<double>(work.Activation() + work.head.recompute_peak);
+                       static_cast<double>(work.Activation() + work.head.recompute_peak / 4);
   EXPECT_NEAR(bytes / 57143791616.0, 1, 0.02) << "H100";
   EXPECT_NEAR(bytes / 58217476096.0, 1, 0.03) << "GB200";
   EXPECT_NEAR(bytes / 58188115968.0, 1, 0.03) << "A100";
