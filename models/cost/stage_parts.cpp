@@ -74,10 +74,11 @@ RunGroups GroupsOf(const RunLayout& layout) {
   RunGroups groups;
   groups.stage.tensor = {sharding.tensor, 1};
   groups.stage.context = {sharding.context, sharding.tensor};
-  groups.stage.expert = {sharding.expert, replica_stride};
+  const int cut = sharding.expert_tensor > 0 ? sharding.expert_tensor : sharding.tensor;
+  groups.stage.expert = {sharding.expert, cut};
   groups.replicas = {sharding.context * layout.data, sharding.tensor};
-  groups.expert_replicas = {std::max(1, layout.data / sharding.expert),
-                            replica_stride * sharding.expert};
+  groups.expert_replicas = {std::max(1, replica_stride * layout.data / (cut * sharding.expert)),
+                            cut * sharding.expert};
   return groups;
 }
 
