@@ -55,7 +55,7 @@ Portion LatentInputs(const Transformer& model, const Block& block, const Shardin
   Portion inputs;
   int64_t entering = 0;
   const auto compress = [&](int64_t rank, int64_t besides) {
-    inputs.products.push_back({device.own, rank + besides, model.hidden});
+    inputs.Multiply({device.own, rank + besides, model.hidden}, {rank + besides}, bytes);
     inputs.parameters += model.hidden * (rank + besides) + rank;
     if (block.qkv_bias) inputs.parameters += rank + besides;
     const double width = static_cast<double>(rank) * own * bytes;
@@ -66,7 +66,7 @@ Portion LatentInputs(const Transformer& model, const Block& block, const Shardin
     entering += rank + besides;
   };
   const auto expand = [&](int64_t rank, int64_t width) {
-    inputs.products.push_back({device.tokens, width, rank});
+    inputs.Multiply({device.tokens, width, rank}, {width}, bytes);
     inputs.parameters += rank * width;
     inputs.held += static_cast<double>(device.tokens * width) * bytes;
     inputs.kernels += 1;
@@ -89,7 +89,9 @@ Portion HeadInputs(const Transformer& model, const Block& block, const Sharding&
   const DeviceTokens device = TokensOf(sharding);
   const int64_t width = (heads.queries + 2 * heads.keys) * block.head_dim;
   Portion inputs;
-  inputs.products.push_back({device.tokens, width, model.hidden});
+  const int64_t key_width = heads.keys * block.head_dim;
+  inputs.Multiply({device.tokens, width, model.hidden},
+                  {width - 2 * key_width, key_width, key_width}, sharding.bytes_per_number);
   inputs.parameters = model.hidden * width + (block.qkv_bias ? width : 0);
   inputs.held = static_cast<double>(device.tokens * width) * sharding.bytes_per_number;
   inputs.kernels = 1;
@@ -179,7 +181,7 @@ Portion AttentionOutput(const Transformer& model, const Block& block, const Shar
   const int64_t width = heads.queries * heads.value_dim;
   const double bytes = sharding.bytes_per_number;
   Portion output;
-  output.products.push_back({device.tokens, model.hidden, width});
+  output.Multiply({device.tokens, model.hidden, width}, {model.hidden}, bytes);
   output.parameters = width * model.hidden + (block.output_bias ? model.hidden : 0);
   output.kernels = 1;
   output.kept = bytes * static_cast<double>(device.tokens * width);

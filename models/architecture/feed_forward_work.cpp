@@ -21,8 +21,15 @@ Portion TwoProducts(double rows, double count, int64_t hidden, int64_t inner, bo
   const double rounded_up = 1 - rows / static_cast<double>(m);
   const double numbers = rows * count * static_cast<double>(inner);
   Portion mlp;
-  mlp.products = {{m, into, hidden, count}, {m, hidden, inner, count}};
-  for (MatrixProduct& product : mlp.products) product.masked = rounded_up;
+  MatrixProduct up = {m, into, hidden, count};
+  MatrixProduct down = {m, hidden, inner, count};
+  up.masked = down.masked = rounded_up;
+  if (gated) {
+    mlp.Multiply(up, {inner, inner}, bytes);
+  } else {
+    mlp.Multiply(up, {inner}, bytes);
+  }
+  mlp.Multiply(down, {hidden}, bytes);
   mlp.kernels = 2;
   mlp.Pass((gated ? 3 : 2) * bytes * numbers, (gated ? 5 : 3) * bytes * numbers);
   mlp.held = bytes * (numbers + rows * count * static_cast<double>(into + hidden));
@@ -85,7 +92,7 @@ Portion Router(const Transformer& model, const Block& block, const Sharding& sha
   const DeviceTokens device = TokensOf(sharding);
   const int64_t routed = block.experts.routed;
   Portion router;
-  router.products.push_back({device.own, routed, model.hidden});
+  router.Multiply({device.own, routed, model.hidden}, {routed}, kBytesOfRouting);
   router.parameters = routed * (model.hidden + (block.experts.router_bias ? 1 : 0));
   router.kernels = 1;
   const double bytes = kBytesOfRouting * static_cast<double>(device.own * routed);
@@ -120,7 +127,7 @@ Portion Shared(const Transformer& model, const Block& block, const Sharding& sha
                             block.gated_mlp, sharding.bytes_per_number);
   mlp.parameters = MlpParameters(model.hidden, inner, block.gated_mlp, false);
   if (block.experts.shared_gate) {
-    mlp.products.push_back({device.own, 1, model.hidden});
+    mlp.Multiply({device.own, 1, model.hidden}, {1}, sharding.bytes_per_number);
     mlp.parameters += model.hidden;
     mlp.kernels += 1;
   }

@@ -80,6 +80,33 @@ PartWork Finish(const Portion& all) {
   return work;
 }
 
+/// Keeps attention's result and those of the first, third, ... product; the collectives whose
+/// result would be kept as it is not are repeated.
+void KeepAlternate(PartWork& work, const Portion& all, const Portion& core, const Portion& output,
+                   Bytes input, bool flash) {
+  const Bytes whole = work.activation;
+  // What `output` keeps is attention's result; its sums are kept with it, its matrix never.
+  double kept = static_cast<double>(input) + output.kept + (flash ? core.kept : 0);
+  for (size_t i = 0; i < all.results.size(); ++i) {
+    if (i % 2 == 0) {
+      kept += all.results[i].bytes;
+    } else {
+      work.recomputed.push_back(all.results[i].product);
+    }
+  }
+  if (!flash) {
+    work.recomputed.insert(work.recomputed.end(), core.products.begin(), core.products.end());
+  }
+  work.passes_recomputed = Rounded(all.passes_forward - (flash ? core.passes_forward : 0));
+  for (const StageCollective& collective : all.collectives_forward) {
+    const bool gathers = collective.kind == CollectiveKind::kAllGather ||
+                         collective.kind == CollectiveKind::kAllToAll;
+    if (gathers) work.collectives_recomputed.push_back(collective);
+  }
+  work.activation = Rounded(kept);
+  work.recompute_peak += std::max<Bytes>(0, whole - work.activation);
+}
+
 void Repeat(PartWork& work, const Portion& portion) {
   work.recomputed.insert(work.recomputed.end(), portion.products.begin(), portion.products.end());
   work.passes_recomputed += Rounded(portion.passes_forward);
@@ -100,7 +127,8 @@ PartWork BlockWork(const Transformer& model, const Block& block, const Sharding&
   all.Add(AttentionInputs(model, block, sharding));
   const Portion core = AttentionCore(model, block, sharding);
   all.Add(core);
-  all.Add(AttentionOutput(model, block, sharding));
+  const Portion output = AttentionOutput(model, block, sharding);
+  all.Add(output);
   all.Add(block.experts.routed > 0 ? ExpertMlp(model, block, sharding)
                                    : DenseMlp(model, block, sharding));
   all.Add(Residuals(model, block, sharding));
@@ -116,6 +144,9 @@ PartWork BlockWork(const Transformer& model, const Block& block, const Sharding&
       Repeat(work, core);
       work.activation -= Rounded(core.kept);
       work.recompute_peak += Rounded(core.kept);
+      break;
+    case Recompute::kAlternate:
+      KeepAlternate(work, all, core, output, input, sharding.flash);
       break;
     case Recompute::kFull:
       Repeat(work, all);

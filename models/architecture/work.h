@@ -16,8 +16,10 @@
 namespace pipelag {
 
 /// kSelective: the attention matrix and what it is multiplied with. Flash attention does that
-/// anyway, so with it kSelective is kNone. kFull: the block's input alone is kept.
-enum class Recompute : uint8_t { kNone, kSelective, kFull };
+/// anyway, so with it kSelective is kNone. kAlternate: all but the results of attention and of
+/// every other product by weights, the first among them (PyTorch's selective checkpointing as
+/// torchtitan sets it up). kFull: the block's input alone is kept.
+enum class Recompute : uint8_t { kNone, kSelective, kAlternate, kFull };
 
 /// How a micro-batch is laid over the devices of one stage.
 struct Sharding {

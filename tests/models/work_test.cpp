@@ -348,6 +348,31 @@ std::vector<Transformer> Shapes() {
   return shapes;
 }
 
+TEST(Work, KeepsEveryOtherProductIfAskedTo) {
+  const Transformer model = ReadTransformer("Llama-3.1-8B");
+  Sharding sharding;
+  sharding.tokens = 8192;
+  sharding.sequences = 2;
+  const PartWork none = BlockWork(model, model.blocks[0], sharding);
+  sharding.recompute = Recompute::kAlternate;
+  const PartWork alternate = BlockWork(model, model.blocks[0], sharding);
+  // The block's input; of q, k, v, attention, o, gate, up, down all but k, o and up; the sums.
+  const int64_t numbers = 4096 + 4096 + 1024 + 4096 + 14336 + 4096;
+  EXPECT_EQ(alternate.activation, 16384 * (2 * numbers + 4 * 32));
+  EXPECT_DOUBLE_EQ(alternate.RecomputedFlops() - none.RecomputedFlops(),
+                   2.0 * 16384 * 4096 * (1024 + 4096 + 14336));
+  for (const Transformer& shape : Shapes()) {
+    const Block& block = shape.blocks.back();
+    sharding.tokens = 512;
+    const auto kept = [&](Recompute recompute) {
+      sharding.recompute = recompute;
+      return BlockWork(shape, block, sharding).activation;
+    };
+    EXPECT_LT(kept(Recompute::kAlternate), kept(Recompute::kNone)) << shape.name;
+    EXPECT_LT(kept(Recompute::kFull), kept(Recompute::kAlternate)) << shape.name;
+  }
+}
+
 TEST(Work, OfAllDevicesTogetherIsThatOfOne) {
   for (const Transformer& model : Shapes()) {
     const Block& block = model.blocks.back();
