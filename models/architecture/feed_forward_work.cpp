@@ -141,6 +141,9 @@ Portion DenseMlp(const Transformer& model, const Block& block, const Sharding& s
   const int64_t inner = Divided(block.ffn, sharding.tensor, "tensor", "inner numbers of the MLP");
   Portion mlp = TwoProducts(static_cast<double>(device.tokens), 1, model.hidden, inner,
                             block.gated_mlp, sharding.bytes_per_number);
+  const double column = static_cast<double>(device.tokens) * sharding.bytes_per_number;
+  mlp.Widen(sharding, column * static_cast<double>(model.hidden),
+            column * static_cast<double>(block.gated_mlp ? 2 * inner : inner), true);
   mlp.parameters = MlpParameters(model.hidden, inner, block.gated_mlp, block.mlp_bias);
   return mlp;
 }

@@ -46,6 +46,9 @@ struct Portion {
   void Pass(double forward_bytes, double backward_bytes);
   /// `product`, whose result consists of parts so wide, each computed by itself if need be.
   void Multiply(const MatrixProduct& product, std::initializer_list<int64_t> widths, double bytes);
+  /// Gradients on both sides of a product by weights are there at once, and its input, gathered
+  /// again where that was cut along the sequence.
+  void Widen(const Sharding& sharding, double input_bytes, double result_bytes, bool gathered);
   /// From where norms work to where products are cut by `tensor`, and back: vectors of `bytes` in
   /// all. Megatron's f and g, or with sequence parallelism its g-bar and its conjugate.
   void Enter(const Sharding& sharding, double bytes);

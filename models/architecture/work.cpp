@@ -220,9 +220,9 @@ PartWork HeadWork(const Transformer& model, const Sharding& sharding) {
   all.Pass(3 * logits, 2 * logits);
   all.kept += logits;
   all.held += logits / kBytesOfLogit * bytes;
-  // PyTorch's cross entropy: gradients of its result and of the logits, both in 32 bits. Megatron's
-  // works in place and needs a quarter of that.
-  all.widest = std::max(all.widest, 2 * logits);
+  // PyTorch's cross entropy: the logits as they were multiplied, and in 32 bits the gradients of
+  // its result and of the logits. Megatron's works in place and needs the first alone.
+  all.widest = std::max(all.widest, 2 * logits + logits / kBytesOfLogit * bytes);
   if (sharding.tensor > 1) {
     // The greatest logit, the sum of exponentials and the target's logit of every token.
     const StageCollective per_token = {CollectiveKind::kAllReduce, ShardingGroup::kTensor,
