@@ -109,9 +109,9 @@ class Run {
   }
 
   /// A message takes its time at the end of the action that makes it, and none afterwards.
-  static void Block(Costs& costs) {
-    const Nanoseconds message =
-        TransferTime(costs.activation_bytes, costs.p2p_bandwidth) + costs.p2p_latency;
+  void Block(Costs& costs) const {
+    const Nanoseconds message = TransferTime(costs.activation_bytes, costs.p2p_bandwidth) +
+                                costs.p2p_latency + Rounded(efficiency_.message);
     for (size_t s = 0; s < costs.forward.size(); ++s) {
       if (s + 1 < costs.forward.size()) costs.forward[s] += message;
       if (s == 0) continue;

@@ -1,6 +1,7 @@
 #include "models/cost/part_time.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace pipelag {
 namespace {
@@ -15,13 +16,6 @@ struct Products {
   double attention_forward = 0;  ///< of `forward`
   double attention_input = 0;    ///< of `input`
 };
-
-/// A collective is launched like kernels.
-double Calls(const std::vector<StageCollective>& collectives) {
-  double calls = 0;
-  for (const StageCollective& collective : collectives) calls += collective.count;
-  return calls;
-}
 
 class Timer {
  public:
@@ -67,6 +61,16 @@ class Timer {
 
   double Passes(Bytes bytes) const {
     return PassSeconds(bytes, setting_.machine->accelerator, *setting_.efficiency);
+  }
+
+  /// A collective is launched like a kernel, and waits for the last of its members' hosts: the more
+  /// there are, the later that is.
+  double Calls(const std::vector<StageCollective>& collectives) const {
+    double calls = 0;
+    for (const StageCollective& collective : collectives) {
+      calls += collective.count * (1 + std::log2(GroupOf(collective.group).members)) / 2;
+    }
+    return calls;
   }
 
   double Gaps(double kernels) const { return kernels * setting_.efficiency->kernel; }
@@ -128,7 +132,7 @@ PartSeconds SecondsOf(const PartWork& work, const PartSetting& setting) {
   const double factor = setting.efficiency->compute_factor;
   const Products products = timer.Sum(work.products);
   PartSeconds seconds;
-  seconds.forward_kernels = work.kernels_forward + Calls(work.collectives_forward);
+  seconds.forward_kernels = work.kernels_forward + timer.Calls(work.collectives_forward);
   if (!work.recomputed.empty() || work.passes_recomputed > 0) {
     switch (setting.recompute) {
       case Recompute::kNone:
@@ -137,7 +141,7 @@ PartSeconds SecondsOf(const PartWork& work, const PartSetting& setting) {
         seconds.again_kernels = setting.flash ? 0 : kKernelsOfSelective;
         break;
       case Recompute::kFull:
-        seconds.again_kernels = work.kernels_forward + Calls(work.collectives_recomputed);
+        seconds.again_kernels = work.kernels_forward + timer.Calls(work.collectives_recomputed);
         break;
     }
   }
