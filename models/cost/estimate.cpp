@@ -68,6 +68,7 @@ class Run {
       AddMemory(stage, estimate);
       recomputed += stage.recomputed_flops;
     }
+    if (layout_.sharding.expert == 1) estimate.costs.overlap.clear();
     if (layout_.blocking_messages) Block(estimate.costs);
     if (groups_.replicas.members == 1 && groups_.expert_replicas.members == 1) {
       estimate.reduction.clear();
@@ -187,6 +188,11 @@ class Run {
     costs.backward_input.push_back(Rounded(input));
     costs.backward_weight.push_back(Rounded(weight));
     costs.update.push_back(UpdateOf(stage));
+    // Each hides its experts' messages behind the other's work (DualPipe: arXiv 2412.19437, section
+    // 3.2.1).
+    const double exchange = own.exchange_forward + own.exchange_backward;
+    costs.overlap.push_back(
+        Rounded(std::max(forward + fused - exchange, std::min(exchange, forward + fused))));
     estimate.reduction.push_back(Rounded(reduction));
   }
 

@@ -75,6 +75,14 @@ class Timer {
 
   double Gaps(double kernels) const { return kernels * setting_.efficiency->kernel; }
 
+  double Exchange(const std::vector<StageCollective>& collectives) const {
+    double time = 0;
+    for (const StageCollective& collective : collectives) {
+      if (collective.group == ShardingGroup::kExpert) time += Time(collective);
+    }
+    return time;
+  }
+
   /// Collectives that nothing hides, rings as far as `attention` does not, and those of tensor
   /// parallelism as far as `products` do not.
   double Collectives(const std::vector<StageCollective>& collectives, double attention,
@@ -83,10 +91,7 @@ class Timer {
     double rings = 0;
     double beside = 0;
     for (const StageCollective& collective : collectives) {
-      const double time =
-          collective.count * CollectiveSeconds(collective.kind, collective.bytes,
-                                               GroupOf(collective.group), *setting_.machine,
-                                               *setting_.efficiency);
+      const double time = Time(collective);
       if (collective.kind == CollectiveKind::kRing) {
         rings += time;
       } else if (setting_.overlap_tensor && collective.group == ShardingGroup::kTensor) {
@@ -100,6 +105,12 @@ class Timer {
   }
 
  private:
+  double Time(const StageCollective& collective) const {
+    return collective.count * CollectiveSeconds(collective.kind, collective.bytes,
+                                                GroupOf(collective.group), *setting_.machine,
+                                                *setting_.efficiency);
+  }
+
   const RankGroup& GroupOf(ShardingGroup group) const {
     switch (group) {
       case ShardingGroup::kTensor:
@@ -122,6 +133,8 @@ PartSeconds& PartSeconds::operator+=(const PartSeconds& other) {
   input += other.input;
   weight += other.weight;
   again += other.again;
+  exchange_forward += other.exchange_forward;
+  exchange_backward += other.exchange_backward;
   forward_kernels += other.forward_kernels;
   again_kernels += other.again_kernels;
   return *this;
@@ -158,6 +171,9 @@ PartSeconds SecondsOf(const PartWork& work, const PartSetting& setting) {
                             timer.Gaps(seconds.again_kernels)) +
                   timer.Collectives(work.collectives_recomputed, factor * again.attention_forward,
                                     factor * again.forward);
+  seconds.exchange_forward = timer.Exchange(work.collectives_forward);
+  seconds.exchange_backward =
+      timer.Exchange(work.collectives_backward) + timer.Exchange(work.collectives_recomputed);
   return seconds;
 }
 

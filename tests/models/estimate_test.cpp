@@ -188,6 +188,23 @@ TEST(Estimates, HideCollectivesBesideProducts) {
   EXPECT_LT(Of(layout).costs.forward.at(1), shown);
 }
 
+TEST(Estimates, OverlapHidesExpertsMessages) {
+  const Transformer model = ReadTransformer("Mixtral-8x7B");
+  RunLayout layout;
+  layout.sharding.tokens = 4096;
+  layout.sharding.expert = 8;
+  layout.data = 8;
+  layout.pipeline = 4;
+  const auto estimate = [&](const char* machine) {
+    return EstimateRun(model, ReadMachine(machine), layout, {}).costs;
+  };
+  const Costs near = estimate("dgx-h100");
+  EXPECT_LT(near.overlap.at(1), near.forward[1] + near.backward[1]);
+  layout.sharding.expert = 1;
+  EXPECT_TRUE(estimate("dgx-h100").overlap.empty());
+  EXPECT_GT(near.forward[1], estimate("dgx-h100").forward[1]);
+}
+
 TEST(Estimates, AddWhatBlocks) {
   RunLayout layout = Pipelined();
   const Costs free = Of(layout).costs;
