@@ -16,8 +16,9 @@
 namespace pipelag {
 
 /// How a training run is laid over the GPUs: tensor · context · pipeline · data of them. Ranks of a
-/// tensor group are neighbours, then context, then data (which `sharding.expert` divides), then
-/// pipeline: Megatron's order.
+/// tensor group are neighbours, then context, then data, then pipeline: Megatron's order. Routed
+/// experts divide the ranks of a pipeline stage anew: those that share an expert are neighbours,
+/// then the `sharding.expert` of them that together hold all, then copies.
 struct RunLayout {
   Sharding sharding;
   int pipeline = 1;

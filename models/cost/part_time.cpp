@@ -153,6 +153,7 @@ PartSeconds SecondsOf(const PartWork& work, const PartSetting& setting) {
       case Recompute::kSelective:
         seconds.again_kernels = setting.flash ? 0 : kKernelsOfSelective;
         break;
+      case Recompute::kAlternate:
       case Recompute::kFull:
         seconds.again_kernels = work.kernels_forward + timer.Calls(work.collectives_recomputed);
         break;
