@@ -9,10 +9,11 @@ namespace pipelag {
 
 /// What was measured of a run; at least one.
 struct MeasuredRun {
-  std::optional<double> step_time_s;
-  std::optional<double> tokens_per_s_per_gpu;
-  std::optional<double> tflops_per_gpu;   ///< model FLOPs: nothing recomputed is counted
-  std::optional<double> peak_memory_gib;  ///< of the rank that needs most
+  std::optional<double> step_time_s = std::nullopt;
+  std::optional<double> tokens_per_s_per_gpu = std::nullopt;
+  std::optional<double> tflops_per_gpu =
+      std::nullopt;  ///< model FLOPs: nothing recomputed is counted
+  std::optional<double> peak_memory_gib = std::nullopt;  ///< of the rank that needs most
 };
 
 struct PredictedRun {

@@ -28,13 +28,16 @@ struct Efficiency {
   double batched = 0.7;
 
   double memory = 0.8;   ///< share of the bandwidth that passes over memory get
-  double kernel = 3e-6;  ///< from the end of a kernel to the next, on the device
+  double kernel = 5e-6;  ///< from the end of a kernel to the next, on the device
   double launch = 6e-5;  ///< by the host, of a kernel with what the framework does around it
   double inside = 0.77;  ///< share of the bandwidth inside a node that collectives get
   double between = 0.8;  ///< and of the network cards'
   double overlap = 0.7;  ///< share of collectives of a stage that running beside products hides, if
                          ///< those are long enough
   double collective = 1e-5;  ///< of every collective, before latencies
+
+  double message = 2e-4;  ///< of a message between stages that blocks: the host waits for the
+                          ///< device before and after it
 
   /// Factors on times, 1 without calibration.
   double compute_factor = 1;        ///< of products, passes and kernels

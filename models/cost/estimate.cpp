@@ -68,6 +68,7 @@ class Run {
       AddMemory(stage, estimate);
       recomputed += stage.recomputed_flops;
     }
+    if (layout_.sharding.expert == 1) estimate.costs.overlap.clear();
     if (layout_.blocking_messages) Block(estimate.costs);
     if (groups_.replicas.members == 1 && groups_.expert_replicas.members == 1) {
       estimate.reduction.clear();
@@ -109,9 +110,9 @@ class Run {
   }
 
   /// A message takes its time at the end of the action that makes it, and none afterwards.
-  static void Block(Costs& costs) {
-    const Nanoseconds message =
-        TransferTime(costs.activation_bytes, costs.p2p_bandwidth) + costs.p2p_latency;
+  void Block(Costs& costs) const {
+    const Nanoseconds message = TransferTime(costs.activation_bytes, costs.p2p_bandwidth) +
+                                costs.p2p_latency + Rounded(efficiency_.message);
     for (size_t s = 0; s < costs.forward.size(); ++s) {
       if (s + 1 < costs.forward.size()) costs.forward[s] += message;
       if (s == 0) continue;
@@ -187,6 +188,11 @@ class Run {
     costs.backward_input.push_back(Rounded(input));
     costs.backward_weight.push_back(Rounded(weight));
     costs.update.push_back(UpdateOf(stage));
+    // Each hides its experts' messages behind the other's work (DualPipe: arXiv 2412.19437, section
+    // 3.2.1).
+    const double exchange = own.exchange_forward + own.exchange_backward;
+    costs.overlap.push_back(
+        Rounded(std::max(forward + fused - exchange, std::min(exchange, forward + fused))));
     estimate.reduction.push_back(Rounded(reduction));
   }
 

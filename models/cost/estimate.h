@@ -43,7 +43,8 @@ struct RunLayout {
 
 /// Of one pipeline; the others are its copies.
 struct Estimate {
-  Costs costs;         ///< per stage; backward split and fused; overlap; message and its link
+  Costs costs;         ///< per stage; backward split and fused; message and its link; overlap if
+                       ///< there are experts' messages to be hidden
   MemorySizes memory;  ///< of one device of each stage
   std::vector<Nanoseconds> reduction;  ///< per stage: gradients over the replicas, and gathering
                                        ///< what sharded states made, alone on its links; with
