@@ -22,7 +22,7 @@ struct Efficiency {
 
   /// Attention by flash kernels: share of the peak at long rows of 128 numbers per head; a head of
   /// `attention_half_dim` would get half of what an endless one does.
-  double attention = 0.5;
+  double attention = 0.45;
   double attention_half_dim = 32;
   /// Batched products of attention without flash: share of what a product of their shape gets.
   double batched = 0.7;
