@@ -239,7 +239,7 @@ TEST(Estimates, RefuseWhatDoesNotFit) {
                 layout.data = 3;
                 layout.sharding.expert = 2;
               }),
-              HasSubstr("expert parallelism of 2 does not divide the 3"));
+              HasSubstr("expert parallelism of 2"));
   EXPECT_THAT(refusal([](RunLayout& layout) { layout.precision = Precision::kFp8; }),
               HasSubstr("A100-SXM4-80GB has no arithmetic in fp8"));
 }

@@ -14,6 +14,10 @@ TEST(RunErrors, ArePositiveForWhatIsPredictedTooSlow) {
   EXPECT_DOUBLE_EQ(*ErrorsOf({.tflops_per_gpu = 75}, predicted).time, -0.25);
   EXPECT_DOUBLE_EQ(*ErrorsOf({.peak_memory_gib = 40}, predicted).memory, -0.25);
   EXPECT_FALSE(ErrorsOf({.peak_memory_gib = 40}, predicted).time);
+  const RunErrors layer =
+      ErrorsOf({.forward_s = 0.01, .backward_s = 0.02}, {.forward_s = 0.012, .backward_s = 0.019});
+  EXPECT_NEAR(*layer.forward, 0.2, 1e-12);
+  EXPECT_NEAR(*layer.backward, -0.05, 1e-12);
   EXPECT_FALSE(ErrorsOf({.tokens_per_s_per_gpu = 600}, {.step_time_s = 1}).time);
 }
 

@@ -125,6 +125,17 @@ TEST(SimulateMachine, RefusesWhatCannotBe) {
               HasSubstr("the run takes 16 GPUs, but 1 node of dgx-h100 have 8"));
 }
 
+TEST(Validate, FitsLayersToTheLayersOfThatMachine) {
+  // Table 4 of Korthikanti et al., arXiv 2205.05198: one of them tells the others.
+  const Workplace place;
+  const json out = Json(place.Pipelag({"validate", std::string(PIPELAG_CASES) + "/layers_22b.json",
+                                       "--calibrate-on", "first", "--format", "json"}));
+  const json& actions = out.at("unseen").at(0).at("actions");
+  EXPECT_EQ(actions.at("rows"), 8);
+  EXPECT_LE(actions.at("median").get<double>(), 0.03);
+  EXPECT_FALSE(out.at("unseen").at(0).contains("time"));
+}
+
 /// What is reached on rows that were not calibrated on, at one row per group: changes that make it
 /// worse must not go unseen.
 struct Table {
@@ -150,8 +161,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Table{"sc21.json", 0.020, 0.045}, Table{"korthikanti.json", 0.030, 0.050},
                     Table{"bloom.json", 0.070, 0.150}, Table{"vtrain_single.json", 0.062, 0.200},
                     Table{"vtrain_multi.json", 0.060, 0.240},
-                    Table{"torchtitan.json", 0.060, 0.320}, Table{"zero_bubble.json", 0.012, 0.030},
-                    Table{"dgxc.json", 0.016, 0.090}),
+                    Table{"torchtitan.json", 0.058, 0.340}, Table{"zero_bubble.json", 0.012, 0.030},
+                    Table{"dgxc.json", 0.015, 0.085}),
     [](const auto& table) {
       const std::string file = table.param.file;
       return file.substr(0, file.find('.'));
