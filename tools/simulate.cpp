@@ -67,7 +67,8 @@ Simulated SimulateOne(const NamedSchedule& named, const Arguments& arguments,
   simulated.drawn = extras.picture && program.actions() <= kMostDrawn;
   std::vector<Nanoseconds> reduction = ReductionOf(arguments);
   if (modelled && reduction.empty()) reduction = ReductionsOf(schedule, modelled->estimate);
-  const ActionTimes times(program, simulated.costs, reduction);
+  ActionTimes times(program, simulated.costs, reduction);
+  ApplySpread(arguments, program, times);
   std::optional<MemorySizes> sizes = MemorySizesOf(arguments, schedule.stages);
   if (modelled && !sizes) sizes = modelled->estimate.memory;
   const Conditions conditions = ConditionsOf(arguments, schedule);
