@@ -153,6 +153,18 @@ TEST(Validate, FitsLayersToTheLayersOfThatMachine) {
   EXPECT_FALSE(out.at("unseen").at(0).contains("time"));
 }
 
+TEST(Validate, MeetsRunsThatNothingWasFittedTo) {
+  const Workplace place;
+  const auto unseen = [&](const char* file) {
+    return Json(place.Pipelag(
+                    {"validate", std::string(PIPELAG_CASES) + "/" + file, "--format", "json"}))
+        .at("unseen")
+        .at(0);
+  };
+  EXPECT_LE(unseen("mlperf.json").at("time").at("worst").get<double>(), 0.03);
+  EXPECT_LE(unseen("megatron_ci.json").at("memory").at("worst").get<double>(), 0.085);
+}
+
 /// What is reached on rows that were not calibrated on, at one row per group: changes that make it
 /// worse must not go unseen.
 struct Table {
