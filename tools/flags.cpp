@@ -11,6 +11,7 @@
 #include "models/names.h"
 #include "models/schedule/generators.h"
 #include "models/schedule/text.h"
+#include "tools/partition_flags.h"
 
 namespace pipelag {
 namespace {
@@ -103,6 +104,19 @@ void RefuseUseless(const Arguments& arguments, const std::vector<std::string>& n
   }
 }
 
+/// Layers are shared out over the stages as equal times would place them.
+GivenCosts CostsForGenerator(const Generator& generator, const GeneratorOptions& options,
+                             const Arguments& arguments) {
+  if (!HasLayers(arguments)) {
+    const int chunks = options.chunks > 0 ? options.chunks : GeneratorOptions::kChunksOfZbAuto;
+    return GivenCostsOf(CostsOf(arguments, options.ranks * chunks));
+  }
+  const Program even(Generate(generator.name, options), 1);
+  Costs costs = StagesOf(arguments, even)->costs;
+  OverrideLinks(arguments, even.schedule().stages, costs);
+  return GivenCostsOf(costs);
+}
+
 NamedSchedule GenerateByFlags(const Generator& generator, const Arguments& arguments) {
   GeneratorOptions options;
   options.ranks = static_cast<int>(arguments.Count("ranks"));
@@ -134,8 +148,7 @@ NamedSchedule GenerateByFlags(const Generator& generator, const Arguments& argum
     options.late_update = LateUpdate(arguments);
   }
   if ((generator.uses & Generator::kCosts) != 0) {
-    const int chunks = options.chunks > 0 ? options.chunks : GeneratorOptions::kChunksOfZbAuto;
-    options.costs = GivenCostsOf(CostsOf(arguments, options.ranks * chunks));
+    options.costs = CostsForGenerator(generator, options, arguments);
   }
   return {Generate(generator.name, options), "", generator.facts(options)};
 }
@@ -320,14 +333,20 @@ Costs CostsOf(const Arguments& arguments, int stages) {
   times("backward-input", costs.backward_input);
   times("backward-weight", costs.backward_weight);
   times("overlap", costs.overlap);
-  times("update", costs.update);
   if (any_time && !arguments.Has("costs")) RequireTimes(arguments);
   if (costs.update.empty()) costs.update.resize(static_cast<size_t>(stages));
+  OverrideLinks(arguments, stages, costs);
+  return costs;
+}
+
+void OverrideLinks(const Arguments& arguments, int stages, Costs& costs) {
+  if (arguments.Has("update")) {
+    costs.update = PerStage(arguments.Durations("update"), stages, arguments.PlaceOf("update"));
+  }
   if (arguments.Has("p2p-latency")) costs.p2p_latency = arguments.Duration("p2p-latency");
   if (arguments.Has("p2p-bandwidth")) costs.p2p_bandwidth = arguments.Rate("p2p-bandwidth");
   if (arguments.Has("activation-bytes"))
     costs.activation_bytes = arguments.Size("activation-bytes");
-  return costs;
 }
 
 GivenCosts GivenCostsOf(const Costs& costs) {

@@ -43,6 +43,9 @@ Program Lower(const NamedSchedule& named, const Arguments& arguments);
 /// Times per stage by the flags, over those of --costs; 1 ms and 2 ms if there are none at all.
 Costs CostsOf(const Arguments& arguments, int stages);
 
+/// Updates and links by the flags, over what `costs` says.
+void OverrideLinks(const Arguments& arguments, int stages, Costs& costs);
+
 /// The same for generators.
 GivenCosts GivenCostsOf(const Costs& costs);
 

@@ -1,0 +1,160 @@
+// The flags that say how layers are shared out to stages, where the times of layers are known.
+#include "tools/partition_flags.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "models/profile.h"
+#include "tools/table.h"
+
+namespace pipelag {
+namespace {
+
+constexpr const char* kSources[] = {"profile", "layer-times"};
+
+std::string_view KindName(SplitKind kind) {
+  switch (kind) {
+    case SplitKind::kEven:
+      return "even";
+    case SplitKind::kAuto:
+      return "auto";
+    case SplitKind::kByHand:
+      return "by hand";
+  }
+  CHECK(false);
+}
+
+/// What layers say for themselves cannot be said by flags as well.
+void RefuseOtherTimes(const Arguments& arguments, const char* source) {
+  for (const char* flag :
+       {"forward", "backward", "backward-input", "backward-weight", "overlap", "costs",
+        "activation-bytes", "weight-bytes", "accumulator-bytes", "optimizer-bytes",
+        "activation-memory", "freed-at-input", "device-compute", "device-bandwidth"}) {
+    if (!arguments.Has(flag)) continue;
+    throw Error(
+        fmt::format("{}: the layers of --{} have their own", arguments.PlaceOf(flag), source));
+  }
+}
+
+std::vector<int> EvenCounts(const std::vector<Part>& parts, int stages) {
+  const auto layers =
+      std::count_if(parts.begin(), parts.end(), [](const Part& part) { return part.layer; });
+  std::vector<int> counts;
+  for (const LayerRange& range : SplitLayers(static_cast<int>(layers), stages)) {
+    counts.push_back(range.last - range.first);
+  }
+  return counts;
+}
+
+std::vector<int> CountsByHand(const Arguments& arguments, int stages) {
+  const std::vector<int> counts = arguments.SmallNumbers("split");
+  if (static_cast<int>(counts.size()) != stages) {
+    throw Error(fmt::format("{}: names {} stages, but there are {}", arguments.PlaceOf("split"),
+                            counts.size(), stages));
+  }
+  return counts;
+}
+
+}  // namespace
+
+std::vector<Flag> PartitionFlags() {
+  return {
+      {"profile", "FILE",
+       "layers with their times and sizes, as PipeDream's profiler writes them (graph.txt)"},
+      {"layer-times", "FILE.csv", "layers with their times and sizes, as a table"},
+  };
+}
+
+SplitKind SplitKindOf(const Arguments& arguments) {
+  if (!arguments.Has("split")) return SplitKind::kEven;
+  const std::vector<std::string> texts = arguments.Texts("split");
+  if (texts.size() == 1 && texts[0] == "even") return SplitKind::kEven;
+  if (texts.size() == 1 && texts[0] == "auto") return SplitKind::kAuto;
+  return SplitKind::kByHand;
+}
+
+bool Stages::sizes_known() const {
+  return std::any_of(memory.stages.begin(), memory.stages.end(), [](const StageMemory& stage) {
+    return stage.weights + stage.gradients + stage.optimizer + stage.activation > 0;
+  });
+}
+
+bool HasLayers(const Arguments& arguments) {
+  return std::any_of(std::begin(kSources), std::end(kSources),
+                     [&](const char* source) { return arguments.Has(source); });
+}
+
+Stages SplitByFlags(const Arguments& arguments, std::vector<Part> parts, const Program& program,
+                    Bandwidth bandwidth) {
+  Stages stages;
+  stages.kind = SplitKindOf(arguments);
+  const int count = program.schedule().stages;
+  const Bytes limit = stages.kind == SplitKind::kAuto && arguments.Has("device-memory")
+                          ? arguments.Size("device-memory")
+                          : 0;
+  const PartitionSetting setting = PartitionSettingOf(program, bandwidth, limit);
+  if (stages.kind == SplitKind::kAuto) {
+    stages.partition = BestPartition(parts, setting);
+  } else {
+    const std::vector<int> counts =
+        stages.kind == SplitKind::kEven ? EvenCounts(parts, count) : CountsByHand(arguments, count);
+    stages.partition = AssessPartition(parts, PartitionByCounts(parts, counts), setting);
+  }
+  stages.costs = StageCosts(parts, stages.partition.stages);
+  stages.memory = StageSizes(parts, stages.partition.stages);
+  stages.messages = CutMessages(parts, stages.partition.stages);
+  stages.parts = std::move(parts);
+  return stages;
+}
+
+std::optional<Stages> StagesOf(const Arguments& arguments, const Program& program) {
+  if (!HasLayers(arguments)) return std::nullopt;
+  const bool profile = arguments.Has("profile");
+  if (profile && arguments.Has("layer-times")) {
+    throw Error(fmt::format("{}: the layers of --profile have their own",
+                            arguments.PlaceOf("layer-times")));
+  }
+  const char* source = profile ? "profile" : "layer-times";
+  RefuseOtherTimes(arguments, source);
+  const std::string file = arguments.Text(source);
+  std::vector<Part> parts = profile ? ReadPipeDreamProfile(file) : ReadLayerTimes(file);
+  const Bandwidth bandwidth =
+      arguments.Has("p2p-bandwidth") ? arguments.Rate("p2p-bandwidth") : Bandwidth{};
+  try {
+    Stages stages = SplitByFlags(arguments, std::move(parts), program, bandwidth);
+    stages.costs.source = file;
+    return stages;
+  } catch (const Error& error) {
+    throw Error(fmt::format("{}: {}", file, error.what()));
+  }
+}
+
+std::string SplitText(const Stages& stages) {
+  const std::vector<int> counts = LayerCounts(stages.parts, stages.partition.stages);
+  const std::vector<Nanoseconds>& times = stages.partition.rank_time;
+  const auto slowest = std::max_element(times.begin(), times.end());
+  std::string text =
+      fmt::format("split {}: {} layers; rank {} is the slowest with {} for a micro-batch",
+                  KindName(stages.kind), fmt::join(counts, ","), slowest - times.begin(),
+                  FormatDuration(*slowest));
+  if (stages.partition.bottleneck > *slowest) {
+    text += fmt::format(", but messages over a link take {}",
+                        FormatDuration(stages.partition.bottleneck));
+  }
+  if (!stages.partition.proven) text += " (the search was cut short: there may be a better one)";
+  return text + '\n';
+}
+
+nlohmann::ordered_json SplitJson(const Stages& stages) {
+  nlohmann::ordered_json json = {{"by", KindName(stages.kind)},
+                                 {"layers", LayerCounts(stages.parts, stages.partition.stages)},
+                                 {"bottleneck_ns", stages.partition.bottleneck.count()}};
+  auto& times = json["rank_time_ns"] = nlohmann::ordered_json::array();
+  for (const Nanoseconds time : stages.partition.rank_time) times.push_back(time.count());
+  if (!stages.partition.proven) json["proven"] = false;
+  return json;
+}
+
+}  // namespace pipelag
