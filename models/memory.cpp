@@ -20,8 +20,9 @@ void CheckSizes(const MemorySizes& sizes, const Schedule& schedule) {
   }
   for (size_t s = 0; s < sizes.stages.size(); ++s) {
     const StageMemory& stage = sizes.stages[s];
-    const auto [least, most] = std::minmax({stage.weights, stage.gradients, stage.optimizer,
-                                            stage.activation, stage.freed_at_input, stage.message});
+    const auto [least, most] =
+        std::minmax({stage.weights, stage.gradients, stage.optimizer, stage.activation,
+                     stage.freed_at_input, stage.message, stage.workspace});
     if (least < 0 || most > kMostBytes) {
       throw Error(fmt::format("stage {}: a size is out of range, it must be from 0 to {}", s,
                               FormatBytes(kMostBytes)));
@@ -66,6 +67,7 @@ std::vector<StandingMemory> StandingMemoryOf(const Program& program, const Memor
     rank.stash += stage.weights * (versions.weight_versions - 1);
     rank.gradients += stage.gradients * versions.gradient_buffers;
     rank.optimizer += stage.optimizer;
+    rank.workspace = std::max(rank.workspace, stage.workspace);
   }
   const std::vector<Bytes> largest = LargestMessages(program, sizes);
   if (std::all_of(largest.begin(), largest.end(), [](Bytes bytes) { return bytes == 0; })) {

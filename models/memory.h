@@ -17,6 +17,7 @@ struct StageMemory {
   Bytes activation = 0;  ///< of one micro-batch, from F's start to the end of its B, or of I and W
   Bytes freed_at_input = 0;  ///< as much of `activation` is freed at the end of I already
   Bytes message = 0;         ///< one message the stage sends, of either payload
+  Bytes workspace = 0;       ///< beside all that while one of its actions runs
 };
 
 /// A whole network, by slice, and the devices it is put on.
@@ -32,8 +33,11 @@ struct StandingMemory {
   Bytes gradients = 0;  ///< as many accumulators as batches are summed at once
   Bytes optimizer = 0;
   Bytes transfer_buffers = 0;  ///< receive slots times the largest message of their lane
+  Bytes workspace = 0;         ///< the largest of its stages'
 
-  Bytes Total() const { return weights + stash + gradients + optimizer + transfer_buffers; }
+  Bytes Total() const {
+    return weights + stash + gradients + optimizer + transfer_buffers + workspace;
+  }
   bool operator==(const StandingMemory&) const = default;
 };
 

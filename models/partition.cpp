@@ -19,12 +19,12 @@ constexpr Bytes kMostBytes = Bytes{1} << 40;
 constexpr Nanoseconds kMostTime = std::chrono::hours(24);
 constexpr size_t kMostParts = 100'000;
 
-void CheckParts(const std::vector<Part>& parts) {
+void CheckParts(const std::vector<NetworkPart>& parts) {
   if (parts.empty() || parts.size() > kMostParts) {
     throw Error(fmt::format("a network of {} layers cannot be split; it must have from 1 to {}",
                             parts.size(), kMostParts));
   }
-  for (const Part& part : parts) {
+  for (const NetworkPart& part : parts) {
     const auto [least, most] =
         std::minmax({part.memory.weights, part.memory.gradients, part.memory.optimizer,
                      part.memory.activation, part.memory.message});
@@ -45,7 +45,7 @@ class DynamicProgram {
   explicit DynamicProgram(const PartitionLoad& load)
       : load_(load), parts_(load.parts()), stages_(load.stages()) {}
 
-  Partition Solve(const std::vector<Part>& parts) {
+  Partition Solve(const std::vector<NetworkPart>& parts) {
     constexpr auto kTime = [](const PartitionLoad& of, int, int first, int last) {
       return of.Time(first, last);
     };
@@ -162,25 +162,25 @@ class DynamicProgram {
 
 }  // namespace
 
-PartitionLoad::PartitionLoad(const std::vector<Part>& parts, const PartitionSetting& setting)
+PartitionLoad::PartitionLoad(const std::vector<NetworkPart>& parts, const PartitionSetting& setting)
     : setting_(setting) {
   CheckParts(parts);
   const auto sums = [&](std::vector<int64_t>& into, const auto& of) {
     into.push_back(0);
-    for (const Part& part : parts) into.push_back(into.back() + of(part));
+    for (const NetworkPart& part : parts) into.push_back(into.back() + of(part));
   };
-  sums(time_, [](const Part& part) { return part.Time().count(); });
-  sums(layers_, [](const Part& part) { return part.layer ? 1 : 0; });
-  sums(weights_, [](const Part& part) { return part.memory.weights; });
-  sums(gradients_, [](const Part& part) { return part.memory.gradients; });
-  sums(optimizer_, [](const Part& part) { return part.memory.optimizer; });
-  sums(activation_, [](const Part& part) { return part.memory.activation; });
+  sums(time_, [](const NetworkPart& part) { return part.Time().count(); });
+  sums(layers_, [](const NetworkPart& part) { return part.layer ? 1 : 0; });
+  sums(weights_, [](const NetworkPart& part) { return part.memory.weights; });
+  sums(gradients_, [](const NetworkPart& part) { return part.memory.gradients; });
+  sums(optimizer_, [](const NetworkPart& part) { return part.memory.optimizer; });
+  sums(activation_, [](const NetworkPart& part) { return part.memory.activation; });
   shortest_.assign(parts.size() + 1, std::numeric_limits<int64_t>::max());
   for (size_t i = parts.size(); i-- > 0;) {
     shortest_[i] = shortest_[i + 1];
     if (parts[i].layer) shortest_[i] = std::min(shortest_[i], parts[i].Time().count());
   }
-  for (const Part& part : parts) {
+  for (const NetworkPart& part : parts) {
     message_.push_back(part.memory.message);
     cut_time_.push_back(TransferTime(2 * part.memory.message, setting.bandwidth).count());
   }
@@ -233,7 +233,7 @@ PartitionSetting PartitionSettingOf(const Program& program, Bandwidth bandwidth,
   return setting;
 }
 
-Partition AssessPartition(const std::vector<Part>& parts, std::vector<LayerRange> stages,
+Partition AssessPartition(const std::vector<NetworkPart>& parts, std::vector<LayerRange> stages,
                           const PartitionSetting& setting) {
   const PartitionLoad load(parts, setting);
   CHECK(stages.size() == static_cast<size_t>(setting.stages) && stages.front().first == 0 &&
@@ -260,7 +260,7 @@ Partition AssessPartition(const std::vector<Part>& parts, std::vector<LayerRange
   return partition;
 }
 
-Partition BestPartition(const std::vector<Part>& parts, const PartitionSetting& setting) {
+Partition BestPartition(const std::vector<NetworkPart>& parts, const PartitionSetting& setting) {
   const PartitionLoad load(parts, setting);
   if (!load.one_stage_per_rank()) return SearchPartition(parts, load);
   return DynamicProgram(load).Solve(parts);

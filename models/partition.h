@@ -14,7 +14,7 @@
 namespace pipelag {
 
 /// What is never cut: a transformer block, an embedding, a head, an operator of a profile.
-struct Part {
+struct NetworkPart {
   std::string name;
   Nanoseconds forward{0};
   Nanoseconds backward{0};  ///< all of it
@@ -61,7 +61,7 @@ struct Partition {
 };
 
 /// What a given split comes to. `stages` cover all parts in order.
-Partition AssessPartition(const std::vector<Part>& parts, std::vector<LayerRange> stages,
+Partition AssessPartition(const std::vector<NetworkPart>& parts, std::vector<LayerRange> stages,
                           const PartitionSetting& setting);
 
 /// The split with the least bottleneck of all that keep to the limit. Of several: the flattest
@@ -69,23 +69,25 @@ Partition AssessPartition(const std::vector<Part>& parts, std::vector<LayerRange
 /// a rank the search gives up beyond some 10^5 beginnings (`proven` is false then), and the result
 /// is only as flat as moving single cuts makes it. Throws Error if there are more stages than
 /// layers, and if no split fits: by how much the leanest one misses.
-Partition BestPartition(const std::vector<Part>& parts, const PartitionSetting& setting);
+Partition BestPartition(const std::vector<NetworkPart>& parts, const PartitionSetting& setting);
 
 /// Times per stage. The backward is split where every part knows its halves; `activation_bytes` is
 /// what passes the largest cut.
-Costs StageCosts(const std::vector<Part>& parts, const std::vector<LayerRange>& stages);
+Costs StageCosts(const std::vector<NetworkPart>& parts, const std::vector<LayerRange>& stages);
 /// Sizes per stage; its message is the larger of those it sends either way. No device.
-MemorySizes StageSizes(const std::vector<Part>& parts, const std::vector<LayerRange>& stages);
+MemorySizes StageSizes(const std::vector<NetworkPart>& parts,
+                       const std::vector<LayerRange>& stages);
 /// What passes behind each stage but the last.
-std::vector<Bytes> CutMessages(const std::vector<Part>& parts,
+std::vector<Bytes> CutMessages(const std::vector<NetworkPart>& parts,
                                const std::vector<LayerRange>& stages);
 
-/// As many layers (Part::layer) on each stage as `counts` says; other parts before the first layer
-/// go to the first stage, others to the stage of the layer before them. Throws Error as
+/// As many layers (NetworkPart::layer) on each stage as `counts` says; other parts before the first
+/// layer go to the first stage, others to the stage of the layer before them. Throws Error as
 /// SplitLayers.
-std::vector<LayerRange> PartitionByCounts(const std::vector<Part>& parts,
+std::vector<LayerRange> PartitionByCounts(const std::vector<NetworkPart>& parts,
                                           const std::vector<int>& counts);
 /// The other way round.
-std::vector<int> LayerCounts(const std::vector<Part>& parts, const std::vector<LayerRange>& stages);
+std::vector<int> LayerCounts(const std::vector<NetworkPart>& parts,
+                             const std::vector<LayerRange>& stages);
 
 }  // namespace pipelag

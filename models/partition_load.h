@@ -11,7 +11,7 @@ namespace pipelag {
 class PartitionLoad {
  public:
   /// Throws Error for sizes and times out of range, and if there are more stages than layers.
-  PartitionLoad(const std::vector<Part>& parts, const PartitionSetting& setting);
+  PartitionLoad(const std::vector<NetworkPart>& parts, const PartitionSetting& setting);
 
   int parts() const { return static_cast<int>(cut_time_.size()); }
   int stages() const { return setting_.stages; }
@@ -65,7 +65,7 @@ class PartitionLoad {
 };
 
 /// The same as BestPartition for ranks of several stages.
-Partition SearchPartition(const std::vector<Part>& parts, const PartitionLoad& load);
+Partition SearchPartition(const std::vector<NetworkPart>& parts, const PartitionLoad& load);
 
 /// What no search found: no split fits the memory.
 [[noreturn]] void FailLeanest(const PartitionSetting& setting, int rank, Bytes needed);

@@ -41,7 +41,7 @@ struct Answer {
 
 class Search {
  public:
-  Search(const std::vector<Part>& parts, const PartitionLoad& load)
+  Search(const std::vector<NetworkPart>& parts, const PartitionLoad& load)
       : parts_(parts), load_(load), last_stage_(static_cast<size_t>(load.setting().ranks)) {
     for (int stage = 0; stage < load.stages(); ++stage) {
       for (const StagePlace* place : load.PlacesOf(stage)) {
@@ -262,7 +262,7 @@ class Search {
   /// What a placed stage can hold of messages at most.
   Bytes MostMessages(const StagePlace& place) const {
     Bytes largest = 0;
-    for (const Part& part : parts_) largest = std::max(largest, part.memory.message);
+    for (const NetworkPart& part : parts_) largest = std::max(largest, part.memory.message);
     return largest * (place.forward_slots + place.backward_slots);
   }
 
@@ -283,7 +283,7 @@ class Search {
                 *greatest);
   }
 
-  const std::vector<Part>& parts_;
+  const std::vector<NetworkPart>& parts_;
   const PartitionLoad& load_;
   std::vector<int> last_stage_;  ///< of each rank
   int64_t ending_ = 0;           ///< time of what stands behind all layers
@@ -292,7 +292,7 @@ class Search {
 
 }  // namespace
 
-Partition SearchPartition(const std::vector<Part>& parts, const PartitionLoad& load) {
+Partition SearchPartition(const std::vector<NetworkPart>& parts, const PartitionLoad& load) {
   return Search(parts, load).Solve();
 }
 

@@ -8,7 +8,7 @@ namespace pipelag {
 namespace {
 
 template <class Of>
-auto Sum(const std::vector<Part>& parts, const LayerRange& range, const Of& of) {
+auto Sum(const std::vector<NetworkPart>& parts, const LayerRange& range, const Of& of) {
   auto sum = of(parts[static_cast<size_t>(range.first)]);
   for (int i = range.first + 1; i < range.last; ++i) sum += of(parts[static_cast<size_t>(i)]);
   return sum;
@@ -16,20 +16,20 @@ auto Sum(const std::vector<Part>& parts, const LayerRange& range, const Of& of) 
 
 }  // namespace
 
-Costs StageCosts(const std::vector<Part>& parts, const std::vector<LayerRange>& stages) {
-  const bool split = std::all_of(parts.begin(), parts.end(), [](const Part& part) {
+Costs StageCosts(const std::vector<NetworkPart>& parts, const std::vector<LayerRange>& stages) {
+  const bool split = std::all_of(parts.begin(), parts.end(), [](const NetworkPart& part) {
     return part.backward_input + part.backward_weight == part.backward;
   });
   Costs costs;
   for (const LayerRange& range : stages) {
-    const auto add = [&](std::vector<Nanoseconds>& times, Nanoseconds Part::*time) {
-      times.push_back(Sum(parts, range, [&](const Part& part) { return part.*time; }));
+    const auto add = [&](std::vector<Nanoseconds>& times, Nanoseconds NetworkPart::*time) {
+      times.push_back(Sum(parts, range, [&](const NetworkPart& part) { return part.*time; }));
     };
-    add(costs.forward, &Part::forward);
-    add(costs.backward, &Part::backward);
+    add(costs.forward, &NetworkPart::forward);
+    add(costs.backward, &NetworkPart::backward);
     if (!split) continue;
-    add(costs.backward_input, &Part::backward_input);
-    add(costs.backward_weight, &Part::backward_weight);
+    add(costs.backward_input, &NetworkPart::backward_input);
+    add(costs.backward_weight, &NetworkPart::backward_weight);
   }
   costs.update.resize(stages.size());
   for (const Bytes message : CutMessages(parts, stages)) {
@@ -38,12 +38,13 @@ Costs StageCosts(const std::vector<Part>& parts, const std::vector<LayerRange>& 
   return costs;
 }
 
-MemorySizes StageSizes(const std::vector<Part>& parts, const std::vector<LayerRange>& stages) {
+MemorySizes StageSizes(const std::vector<NetworkPart>& parts,
+                       const std::vector<LayerRange>& stages) {
   const std::vector<Bytes> messages = CutMessages(parts, stages);
   MemorySizes sizes;
   for (size_t s = 0; s < stages.size(); ++s) {
     const auto sum = [&](Bytes StageMemory::*size) {
-      return Sum(parts, stages[s], [&](const Part& part) { return part.memory.*size; });
+      return Sum(parts, stages[s], [&](const NetworkPart& part) { return part.memory.*size; });
     };
     StageMemory stage{.weights = sum(&StageMemory::weights),
                       .gradients = sum(&StageMemory::gradients),
@@ -57,7 +58,7 @@ MemorySizes StageSizes(const std::vector<Part>& parts, const std::vector<LayerRa
   return sizes;
 }
 
-std::vector<Bytes> CutMessages(const std::vector<Part>& parts,
+std::vector<Bytes> CutMessages(const std::vector<NetworkPart>& parts,
                                const std::vector<LayerRange>& stages) {
   std::vector<Bytes> messages;
   for (size_t s = 0; s + 1 < stages.size(); ++s) {
@@ -66,7 +67,7 @@ std::vector<Bytes> CutMessages(const std::vector<Part>& parts,
   return messages;
 }
 
-std::vector<LayerRange> PartitionByCounts(const std::vector<Part>& parts,
+std::vector<LayerRange> PartitionByCounts(const std::vector<NetworkPart>& parts,
                                           const std::vector<int>& counts) {
   std::vector<int> layers;  // part of each layer
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -82,11 +83,11 @@ std::vector<LayerRange> PartitionByCounts(const std::vector<Part>& parts,
   return ranges;
 }
 
-std::vector<int> LayerCounts(const std::vector<Part>& parts,
+std::vector<int> LayerCounts(const std::vector<NetworkPart>& parts,
                              const std::vector<LayerRange>& stages) {
   std::vector<int> counts;
   for (const LayerRange& range : stages) {
-    counts.push_back(Sum(parts, range, [](const Part& part) { return part.layer ? 1 : 0; }));
+    counts.push_back(Sum(parts, range, [](const NetworkPart& part) { return part.layer ? 1 : 0; }));
   }
   return counts;
 }

@@ -22,13 +22,13 @@ namespace pipelag {
 /// nanoseconds.
 ///
 /// Throws Error naming the file and the line.
-std::vector<Part> ReadPipeDreamProfile(const std::filesystem::path& file);
+std::vector<NetworkPart> ReadPipeDreamProfile(const std::filesystem::path& file);
 
 /// A table with a header: "layer", "forward_ms", and "backward_ms" or both "backward_input_ms" and
 /// "backward_weight_ms"; if known "activation_bytes" (kept of one micro-batch), "message_bytes",
 /// "weight_bytes", "gradient_bytes" (default: as the weights) and "optimizer_bytes". A row per
 /// layer, in order. Rows called "embedding" at the start and "head" at the end stay with the layer
 /// beside them. Throws Error naming the file and the line.
-std::vector<Part> ReadLayerTimes(const std::filesystem::path& file);
+std::vector<NetworkPart> ReadLayerTimes(const std::filesystem::path& file);
 
 }  // namespace pipelag

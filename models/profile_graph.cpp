@@ -11,7 +11,7 @@ namespace pipelag {
 namespace {
 
 struct Node {
-  Part part;
+  NetworkPart part;
   int64_t number = 0;  ///< that its name ends in
   size_t line = 0;
   bool input = false;  ///< by its description
@@ -168,7 +168,7 @@ std::vector<size_t> OrderOf(const std::filesystem::path& file, const std::vector
 
 }  // namespace
 
-std::vector<Part> ReadPipeDreamProfile(const std::filesystem::path& file) {
+std::vector<NetworkPart> ReadPipeDreamProfile(const std::filesystem::path& file) {
   const std::vector<Node> nodes = GraphReader(file).Read();
   const std::vector<size_t> order = OrderOf(file, nodes);
   std::vector<size_t> place(nodes.size());
@@ -181,7 +181,7 @@ std::vector<Part> ReadPipeDreamProfile(const std::filesystem::path& file) {
     change[i] += node.part.memory.activation;
     change[last] -= node.part.memory.activation;
   }
-  std::vector<Part> parts;
+  std::vector<NetworkPart> parts;
   Bytes passing = 0;
   for (size_t i = 0; i < order.size(); ++i) {
     passing += change[i];

@@ -24,7 +24,7 @@ class TableReader {
  public:
   explicit TableReader(const std::filesystem::path& file) : file_(file) {}
 
-  std::vector<Part> Read() {
+  std::vector<NetworkPart> Read() {
     const std::string text = ReadFile(file_);
     size_t number = 0;
     for (const std::string_view line : SplitAt(text, "\n")) {
@@ -68,7 +68,7 @@ class TableReader {
     return std::find(header_.begin(), header_.end(), name) != header_.end();
   }
 
-  Part ReadRow(const TextPlace& place, const std::vector<std::string_view>& cells) const {
+  NetworkPart ReadRow(const TextPlace& place, const std::vector<std::string_view>& cells) const {
     if (cells.size() != header_.size()) {
       place.Fail(fmt::format("has {} entries, but the header {}", cells.size(), header_.size()));
     }
@@ -85,7 +85,7 @@ class TableReader {
       constexpr double kMillisecond = 1e6;
       return Nanoseconds{quantity(name, kMillisecond)};
     };
-    Part part;
+    NetworkPart part;
     part.name = *cell("layer");
     part.forward = time("forward_ms");
     part.backward_input = time("backward_input_ms");
@@ -103,12 +103,12 @@ class TableReader {
 
   const std::filesystem::path& file_;
   std::vector<std::string> header_;
-  std::vector<Part> parts_;
+  std::vector<NetworkPart> parts_;
 };
 
 }  // namespace
 
-std::vector<Part> ReadLayerTimes(const std::filesystem::path& file) {
+std::vector<NetworkPart> ReadLayerTimes(const std::filesystem::path& file) {
   return TableReader(file).Read();
 }
 

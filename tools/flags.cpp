@@ -11,6 +11,7 @@
 #include "models/names.h"
 #include "models/schedule/generators.h"
 #include "models/schedule/text.h"
+#include "tools/model_flags.h"
 #include "tools/partition_flags.h"
 
 namespace pipelag {
@@ -106,10 +107,16 @@ void RefuseUseless(const Arguments& arguments, const std::vector<std::string>& n
 
 /// Layers are shared out over the stages as equal times would place them.
 GivenCosts CostsForGenerator(const Generator& generator, const GeneratorOptions& options,
+                             const std::optional<ModelledRun>& modelled,
                              const Arguments& arguments) {
   if (!HasLayers(arguments)) {
     const int chunks = options.chunks > 0 ? options.chunks : GeneratorOptions::kChunksOfZbAuto;
-    return GivenCostsOf(CostsOf(arguments, options.ranks * chunks));
+    const int stages = options.ranks * chunks;
+    Estimate estimate;
+    if (modelled) {
+      estimate = EstimateOf(*modelled, options.ranks, stages, options.microbatches);
+    }
+    return GivenCostsOf(CostsOf(arguments, stages, modelled ? &estimate.costs : nullptr));
   }
   const Program even(Generate(generator.name, options), 1);
   Costs costs = StagesOf(arguments, even)->costs;
@@ -121,7 +128,9 @@ NamedSchedule GenerateByFlags(const Generator& generator, const Arguments& argum
   GeneratorOptions options;
   options.ranks = static_cast<int>(arguments.Count("ranks"));
   options.microbatches = static_cast<int>(arguments.Count("microbatches"));
-  options.reduction = arguments.Has("reduction") || arguments.Has("gradient-bytes");
+  const std::optional<ModelledRun> modelled = ModelledRunOf(arguments);
+  options.reduction = arguments.Has("reduction") || arguments.Has("gradient-bytes") ||
+                      (modelled && ReducesGradients(modelled->layout));
   options.norm = WantsNorm(arguments);
   options.barrier = WantsBarrier(arguments);
   const auto wants = [&](const char* flag, unsigned use) {
@@ -148,7 +157,7 @@ NamedSchedule GenerateByFlags(const Generator& generator, const Arguments& argum
     options.late_update = LateUpdate(arguments);
   }
   if ((generator.uses & Generator::kCosts) != 0) {
-    options.costs = CostsForGenerator(generator, options, arguments);
+    options.costs = CostsForGenerator(generator, options, modelled, arguments);
   }
   return {Generate(generator.name, options), "", generator.facts(options)};
 }
@@ -314,13 +323,15 @@ void RefuseUselessOverlap(const std::vector<NamedSchedule>& schedules, const Arg
                           fmt::join(arguments.Texts("schedule"), ", ")));
 }
 
-Costs CostsOf(const Arguments& arguments, int stages) {
+Costs CostsOf(const Arguments& arguments, int stages, const Costs* modelled) {
   const bool any_time =
       std::any_of(std::begin(kTimesOfCompute), std::end(kTimesOfCompute),
                   [&](std::string_view flag) { return arguments.Has(std::string(flag)); });
   Costs costs;
   if (arguments.Has("costs")) {
     costs = CostsFromFile(arguments, stages);
+  } else if (modelled != nullptr) {
+    costs = *modelled;
   } else if (!any_time) {
     costs = DefaultCosts(stages);
   }
@@ -333,7 +344,7 @@ Costs CostsOf(const Arguments& arguments, int stages) {
   times("backward-input", costs.backward_input);
   times("backward-weight", costs.backward_weight);
   times("overlap", costs.overlap);
-  if (any_time && !arguments.Has("costs")) RequireTimes(arguments);
+  if (any_time && !arguments.Has("costs") && modelled == nullptr) RequireTimes(arguments);
   if (costs.update.empty()) costs.update.resize(static_cast<size_t>(stages));
   OverrideLinks(arguments, stages, costs);
   return costs;

@@ -40,8 +40,9 @@ void RefuseUselessOverlap(const std::vector<NamedSchedule>& schedules, const Arg
 /// Checked and lowered, for --steps or the default number of steps. A ScheduleError names the file.
 Program Lower(const NamedSchedule& named, const Arguments& arguments);
 
-/// Times per stage by the flags, over those of --costs; 1 ms and 2 ms if there are none at all.
-Costs CostsOf(const Arguments& arguments, int stages);
+/// Times per stage by the flags, over those of --costs, over `modelled` if it is not null; 1 ms and
+/// 2 ms if there are none at all.
+Costs CostsOf(const Arguments& arguments, int stages, const Costs* modelled = nullptr);
 
 /// Updates and links by the flags, over what `costs` says.
 void OverrideLinks(const Arguments& arguments, int stages, Costs& costs);

@@ -27,7 +27,7 @@ std::vector<Subcommand> Subcommands() {
       AnalyzeCommand(),    //
       ScheduleCommand(),   //
       ConvergeCommand(),   //
-      TimeToLossCommand(), ListCommand(),
+      TimeToLossCommand(), ValidateCommand(), ListCommand(),
   };
 }
 

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "models/cost/network_parts.h"
 #include "models/profile.h"
+#include "tools/model_flags.h"
 #include "tools/table.h"
 
 namespace pipelag {
@@ -38,9 +40,9 @@ void RefuseOtherTimes(const Arguments& arguments, const char* source) {
   }
 }
 
-std::vector<int> EvenCounts(const std::vector<Part>& parts, int stages) {
+std::vector<int> EvenCounts(const std::vector<NetworkPart>& parts, int stages) {
   const auto layers =
-      std::count_if(parts.begin(), parts.end(), [](const Part& part) { return part.layer; });
+      std::count_if(parts.begin(), parts.end(), [](const NetworkPart& part) { return part.layer; });
   std::vector<int> counts;
   for (const LayerRange& range : SplitLayers(static_cast<int>(layers), stages)) {
     counts.push_back(range.last - range.first);
@@ -55,6 +57,13 @@ std::vector<int> CountsByHand(const Arguments& arguments, int stages) {
                             counts.size(), stages));
   }
   return counts;
+}
+
+/// What is left of a limit beside the largest workspace, which stages of a rank share.
+Bytes LessWorkspace(Bytes limit, const std::vector<NetworkPart>& parts) {
+  Bytes largest = 0;
+  for (const NetworkPart& part : parts) largest = std::max(largest, part.memory.workspace);
+  return limit == 0 ? 0 : std::max<Bytes>(1, limit - largest);
 }
 
 }  // namespace
@@ -86,15 +95,26 @@ bool HasLayers(const Arguments& arguments) {
                      [&](const char* source) { return arguments.Has(source); });
 }
 
-Stages SplitByFlags(const Arguments& arguments, std::vector<Part> parts, const Program& program,
-                    Bandwidth bandwidth) {
+std::optional<Stages> ModelledStagesOf(const Arguments& arguments, const Program& program) {
+  if (SplitKindOf(arguments) != SplitKind::kAuto) return std::nullopt;
+  const std::optional<ModelledRun> run = ModelledRunOf(arguments);
+  if (!run) return std::nullopt;
+  const Schedule& schedule = program.schedule();
+  const RunLayout layout = LaidOver(*run, schedule.ranks, schedule.stages, schedule.microbatches);
+  const Estimate even = EstimateRun(run->model, run->machine, layout, run->efficiency);
+  Bytes memory = even.memory.device;
+  if (arguments.Has("device-memory")) memory = arguments.Size("device-memory");
+  return SplitByFlags(arguments, BlocksAsParts(run->model, run->machine, layout, run->efficiency),
+                      program, even.costs.p2p_bandwidth, memory);
+}
+
+Stages SplitByFlags(const Arguments& arguments, std::vector<NetworkPart> parts,
+                    const Program& program, Bandwidth bandwidth, Bytes memory) {
   Stages stages;
   stages.kind = SplitKindOf(arguments);
   const int count = program.schedule().stages;
-  const Bytes limit = stages.kind == SplitKind::kAuto && arguments.Has("device-memory")
-                          ? arguments.Size("device-memory")
-                          : 0;
-  const PartitionSetting setting = PartitionSettingOf(program, bandwidth, limit);
+  const PartitionSetting setting = PartitionSettingOf(
+      program, bandwidth, LessWorkspace(stages.kind == SplitKind::kAuto ? memory : 0, parts));
   if (stages.kind == SplitKind::kAuto) {
     stages.partition = BestPartition(parts, setting);
   } else {
@@ -119,11 +139,12 @@ std::optional<Stages> StagesOf(const Arguments& arguments, const Program& progra
   const char* source = profile ? "profile" : "layer-times";
   RefuseOtherTimes(arguments, source);
   const std::string file = arguments.Text(source);
-  std::vector<Part> parts = profile ? ReadPipeDreamProfile(file) : ReadLayerTimes(file);
+  std::vector<NetworkPart> parts = profile ? ReadPipeDreamProfile(file) : ReadLayerTimes(file);
   const Bandwidth bandwidth =
       arguments.Has("p2p-bandwidth") ? arguments.Rate("p2p-bandwidth") : Bandwidth{};
   try {
-    Stages stages = SplitByFlags(arguments, std::move(parts), program, bandwidth);
+    const Bytes memory = arguments.Has("device-memory") ? arguments.Size("device-memory") : 0;
+    Stages stages = SplitByFlags(arguments, std::move(parts), program, bandwidth, memory);
     stages.costs.source = file;
     return stages;
   } catch (const Error& error) {

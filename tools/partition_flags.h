@@ -23,7 +23,7 @@ SplitKind SplitKindOf(const Arguments& arguments);
 
 /// Layers with their times, shared out.
 struct Stages {
-  std::vector<Part> parts;
+  std::vector<NetworkPart> parts;
   Partition partition;
   SplitKind kind = SplitKind::kEven;
   Costs costs;                  ///< times, messages of the largest cut; no links
@@ -40,9 +40,13 @@ bool HasLayers(const Arguments& arguments);
 /// --device-memory. Nothing if neither is given. Throws Error naming the flag or the file.
 std::optional<Stages> StagesOf(const Arguments& arguments, const Program& program);
 
-/// Any layers, by --split.
-Stages SplitByFlags(const Arguments& arguments, std::vector<Part> parts, const Program& program,
-                    Bandwidth bandwidth);
+/// By --machine and its model with --split auto: blocks with the times of the model of costs, the
+/// embedding and the head in the first and the last. Nothing with another --split.
+std::optional<Stages> ModelledStagesOf(const Arguments& arguments, const Program& program);
+
+/// Any layers, by --split; auto within `memory` (0: no limit).
+Stages SplitByFlags(const Arguments& arguments, std::vector<NetworkPart> parts,
+                    const Program& program, Bandwidth bandwidth, Bytes memory);
 
 /// A line for people: who has how many layers, and what the slowest rank takes.
 std::string SplitText(const Stages& stages);

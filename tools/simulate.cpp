@@ -6,6 +6,7 @@
 
 #include "models/file.h"
 #include "tools/flags.h"
+#include "tools/model_flags.h"
 #include "tools/result.h"
 #include "tools/simulation.h"
 #include "tools/table.h"
@@ -185,6 +186,7 @@ nlohmann::ordered_json JsonOf(const Simulated& run) {
   for (const Finding& finding : run.beyond_memory) json["findings"].push_back(finding.message);
   AddOutlook(run.outlook, json);
   if (!run.costs.source.empty()) json["costs_source"] = run.costs.source;
+  if (run.throughput) AddThroughput(*run.throughput, run.gpus, json);
   return json;
 }
 
@@ -214,6 +216,11 @@ std::string TextOf(const std::vector<Simulated>& runs) {
     for (const Finding& finding : run.beyond_memory) {
       text += fmt::format("{}: {}\n", run.result.trace.schedule, finding.message);
     }
+  }
+  for (const Simulated& run : runs) {
+    if (!run.throughput) continue;
+    text +=
+        fmt::format("{}: {}", run.result.trace.schedule, ThroughputText(*run.throughput, run.gpus));
   }
   if (!runs[0].costs.source.empty()) text += fmt::format("times: {}\n", runs[0].costs.source);
   return text;

@@ -2,6 +2,7 @@
 #include "tools/simulation.h"
 
 #include "tools/memory_flags.h"
+#include "tools/model_flags.h"
 #include "tools/update_flags.h"
 
 namespace pipelag {
@@ -15,28 +16,17 @@ constexpr int64_t kMostExplained = 200'000;
 
 /// What the flags say things take and how large they are, for one program.
 struct Inputs {
+  std::optional<ModelledStep> modelled;
   ActionTimes times;
   std::optional<MemorySizes> sizes;
 };
 
-Inputs InputsOf(const Arguments& arguments, const Program& program, Simulated& simulated) {
-  const int stages = program.schedule().stages;
-  simulated.stages = StagesOf(arguments, program);
-  if (simulated.stages) {
-    simulated.costs = simulated.stages->costs;
-    OverrideLinks(arguments, stages, simulated.costs);
-  } else {
-    simulated.costs = CostsOf(arguments, stages);
-  }
-  if (const auto updates = UpdateTimesOf(arguments, program)) {
-    simulated.costs.update = *updates;
-    simulated.optimizer = arguments.Text("optimizer");
-  }
-  Inputs inputs{ActionTimes(program, simulated.costs, ReductionOf(arguments)), std::nullopt};
-  if (!simulated.stages) {
-    inputs.sizes = MemorySizesOf(arguments, stages);
-    return inputs;
-  }
+/// Of layers with known times.
+Inputs InputsOfStages(const Arguments& arguments, const Program& program, Simulated& simulated) {
+  simulated.costs = simulated.stages->costs;
+  OverrideLinks(arguments, program.schedule().stages, simulated.costs);
+  Inputs inputs{std::nullopt, ActionTimes(program, simulated.costs, ReductionOf(arguments)),
+                std::nullopt};
   std::vector<LinkTime> links =
       LinksOfMessages(program, simulated.stages->messages, simulated.costs);
   if (!links.empty()) inputs.times.ReplaceLinks(std::move(links), program);
@@ -45,6 +35,31 @@ Inputs InputsOf(const Arguments& arguments, const Program& program, Simulated& s
     if (arguments.Has("device-memory")) inputs.sizes->device = arguments.Size("device-memory");
   }
   return inputs;
+}
+
+Inputs InputsOf(const Arguments& arguments, const Program& program, Simulated& simulated) {
+  const Schedule& schedule = program.schedule();
+  if (HasLayers(arguments)) {
+    simulated.stages = StagesOf(arguments, program);
+    return InputsOfStages(arguments, program, simulated);
+  }
+  simulated.stages = ModelledStagesOf(arguments, program);
+  const std::vector<int> split =
+      simulated.stages ? LayerCounts(simulated.stages->parts, simulated.stages->partition.stages)
+                       : std::vector<int>{};
+  std::optional<ModelledStep> modelled = ModelledStepOf(arguments, schedule, split);
+  simulated.costs = CostsOf(arguments, schedule.stages, modelled ? &modelled->costs() : nullptr);
+  if (modelled) {
+    simulated.optimizer = modelled->layout.optimizer;
+  } else if (const auto updates = UpdateTimesOf(arguments, program)) {
+    simulated.costs.update = *updates;
+    simulated.optimizer = arguments.Text("optimizer");
+  }
+  std::vector<Nanoseconds> reduction = ReductionOf(arguments);
+  if (modelled && reduction.empty()) reduction = ReductionsOf(schedule, modelled->estimate);
+  std::optional<MemorySizes> sizes = MemorySizesOf(arguments, schedule.stages);
+  if (modelled && !sizes) sizes = modelled->estimate.memory;
+  return {std::move(modelled), ActionTimes(program, simulated.costs, reduction), std::move(sizes)};
 }
 
 /// What limits the run and what would help, where that can be told.
@@ -71,6 +86,7 @@ std::vector<Flag> SimulationFlags() {
       {ScheduleFlags(),
        {StepsFlag(),
         {"receive-slots", "COUNT", "messages a lane may hold for its receiver (default: enough)"}},
+       ModelFlags(),
        CostFlags(),
        PartitionFlags(),
        UpdateFlags(),
@@ -83,7 +99,7 @@ Simulated SimulateOne(const NamedSchedule& named, const Arguments& arguments,
   const Program program = Lower(named, arguments);
   const Schedule& schedule = program.schedule();
   Simulated simulated;
-  const auto [times, sizes] = InputsOf(arguments, program, simulated);
+  const auto [modelled, times, sizes] = InputsOf(arguments, program, simulated);
   simulated.drawn = extras.picture && program.actions() <= kMostDrawn;
   const Conditions conditions = ConditionsOf(arguments, schedule);
   const bool explained = extras.reasons && program.actions() <= kMostExplained;
@@ -112,6 +128,12 @@ Simulated SimulateOne(const NamedSchedule& named, const Arguments& arguments,
     result.memory = MemoryOverTime(result.trace, *sizes,
                                    StandingMemoryOf(program, *sizes, options.receive_slots));
     simulated.beyond_memory = BeyondMemory(result.memory, sizes->device);
+  }
+  if (modelled) {
+    simulated.throughput = ThroughputOf(result.metrics.step_time, modelled->estimate,
+                                        modelled->layout, modelled->run.machine);
+    simulated.gpus = modelled->layout.gpus();
+    result.trace.tokens_per_step = modelled->layout.sequences() * modelled->layout.sharding.tokens;
   }
   return simulated;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "models/schedule/warm_up.h"
+#include "sim/estimated_run.h"
 #include "sim/reduction_cost.h"
 #include "sim/simulator.h"
 #include "tools/conditions.h"
@@ -32,6 +33,8 @@ struct Simulated {
   std::optional<ReductionCost> reductions;
   std::optional<WarmUpProposal> warm_up;
   std::vector<Finding> beyond_memory;
+  std::optional<Throughput> throughput;  ///< of a modelled run
+  int gpus = 0;
   bool drawn = false;
 };
 

@@ -44,6 +44,7 @@ Subcommand CompareCommand();
 Subcommand AnalyzeCommand();
 Subcommand ConvergeCommand();
 Subcommand TimeToLossCommand();
+Subcommand ValidateCommand();
 Subcommand ListCommand();
 
 }  // namespace pipelag

@@ -27,7 +27,9 @@ struct RunLayout {
   int shard_states = 1;  ///< ZeRO stage 0, 1, 2 (3: weights too, gathered for every F and backward)
   Precision precision = Precision::kBf16;
   std::string optimizer = "adamw";
-  std::vector<int> split;  ///< blocks per stage; empty: evenly
+  bool overlap_reduction = false;  ///< gradients are reduced block by block while the backward
+                                   ///< runs, and weights gathered while the forward does
+  std::vector<int> split;          ///< blocks per stage; empty: evenly
 
   int gpus() const { return sharding.tensor * sharding.context * pipeline * data; }
   int64_t sequences() const { return sharding.sequences * microbatches * data; }  ///< per batch
@@ -38,8 +40,11 @@ struct Estimate {
   Costs costs;         ///< per stage; backward split and fused; overlap; message and its link
   MemorySizes memory;  ///< of one device of each stage
   std::vector<Nanoseconds> reduction;  ///< per stage: gradients over the replicas, and gathering
-                                       ///< what sharded states made, alone on its links
-  double model_flops = 0;              ///< of a batch over all GPUs, recomputation not counted
+                                       ///< what sharded states made, alone on its links; with
+                                       ///< `overlap_reduction` what the last F and B leave of it.
+                                       ///< Empty: there is nothing to be reduced
+  double model_flops = 0;              ///< of a batch over all GPUs, recomputation not counted,
+                                       ///< attention to every key (Megatron's convention)
   double hardware_flops = 0;           ///< with it
 };
 

@@ -14,14 +14,14 @@ namespace {
 
 __extension__ using Wide = unsigned __int128;
 
-std::vector<Part> RandomParts(uint64_t seed, int count, bool ends) {
+std::vector<NetworkPart> RandomParts(uint64_t seed, int count, bool ends) {
   const auto below = [&](uint64_t a, uint64_t b, uint64_t bound) {
     return static_cast<int64_t>(UniformBelow(RandomBits(seed, a, b), bound));
   };
-  std::vector<Part> parts;
+  std::vector<NetworkPart> parts;
   for (int i = 0; i < count; ++i) {
     const auto n = static_cast<uint64_t>(i);
-    Part part;
+    NetworkPart part;
     part.name = std::to_string(i);
     part.forward = Nanoseconds{below(n, 1, 9)};
     part.backward = Nanoseconds{1 + below(n, 2, 9)};
@@ -38,7 +38,7 @@ std::vector<Part> RandomParts(uint64_t seed, int count, bool ends) {
 
 /// Calls `visit` with every split of the parts that leaves each stage a layer.
 template <class Visit>
-void ForEachSplit(const std::vector<Part>& parts, int stages, const Visit& visit,
+void ForEachSplit(const std::vector<NetworkPart>& parts, int stages, const Visit& visit,
                   std::vector<LayerRange> begun = {}) {
   const int first = begun.empty() ? 0 : begun.back().last;
   const auto n = static_cast<int>(parts.size());
@@ -49,7 +49,7 @@ void ForEachSplit(const std::vector<Part>& parts, int stages, const Visit& visit
   for (int last = first + 1; last <= n; ++last) {
     begun.push_back({first, last});
     const bool has_layer = std::any_of(parts.begin() + first, parts.begin() + last,
-                                       [](const Part& p) { return p.layer; });
+                                       [](const NetworkPart& p) { return p.layer; });
     if (has_layer) ForEachSplit(parts, stages - 1, visit, begun);
     begun.pop_back();
   }
@@ -64,7 +64,7 @@ Wide Squares(const Partition& partition) {
 }
 
 /// By all splits: least bottleneck, then flattest, then more in front.
-std::optional<Partition> BruteForce(const std::vector<Part>& parts,
+std::optional<Partition> BruteForce(const std::vector<NetworkPart>& parts,
                                     const PartitionSetting& setting) {
   std::optional<Partition> best;
   ForEachSplit(parts, setting.stages, [&](const std::vector<LayerRange>& split) {
@@ -95,7 +95,7 @@ TEST(Partition, IsTheBestOfAllSplitsWhereRanksHaveOneStage) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
     const int count = 4 + static_cast<int>(seed % 7);
     const int ranks = 1 + static_cast<int>(seed % 4);
-    const std::vector<Part> parts = RandomParts(seed, count + 2, seed % 3 == 0);
+    const std::vector<NetworkPart> parts = RandomParts(seed, count + 2, seed % 3 == 0);
     const char* schedule = seed % 2 == 0 ? "1f1b" : "2bw";
     const Bytes limit = seed % 5 == 0 ? 0 : 100 + static_cast<Bytes>(seed);
     const PartitionSetting setting = SettingOf(schedule, ranks, 0, limit);
@@ -128,7 +128,7 @@ TEST(Partition, IsTheBestOfAllSplitsWhereRanksHaveSeveral) {
                                      {"interleaved-1f1b", 3, 2},
                                      {"dualpipe-v", 2, 0}}) {
     for (uint64_t seed = 0; seed < 12; ++seed) {
-      const std::vector<Part> parts = RandomParts(100 + seed, 10, seed % 2 == 0);
+      const std::vector<NetworkPart> parts = RandomParts(100 + seed, 10, seed % 2 == 0);
       const Bytes limit = seed % 3 == 0 ? 0 : 170 + 8 * static_cast<Bytes>(seed);
       const PartitionSetting setting =
           SettingOf(placement.schedule, placement.ranks, placement.chunks, limit);
@@ -154,8 +154,8 @@ TEST(Partition, IsTheBestOfAllSplitsWhereRanksHaveSeveral) {
 
 TEST(Partition, OfEvenLayersIsTheEvenSplit) {
   for (int layers = 4; layers < 30; ++layers) {
-    std::vector<Part> parts(static_cast<size_t>(layers));
-    for (Part& part : parts) part.forward = Nanoseconds{1000};
+    std::vector<NetworkPart> parts(static_cast<size_t>(layers));
+    for (NetworkPart& part : parts) part.forward = Nanoseconds{1000};
     const Partition found = BestPartition(parts, SettingOf("1f1b", 4, 0, 0));
     EXPECT_EQ(found.stages, SplitLayers(layers, 4));
   }
@@ -164,8 +164,8 @@ TEST(Partition, OfEvenLayersIsTheEvenSplit) {
 /// 80 blocks with an embedding that costs little and a head that costs as much as two blocks, on 8
 /// ranks of two chunks: 82 of 80 + 2 fit no better than 11 on one rank.
 TEST(Partition, OfManyEqualLayersInChunksIsProven) {
-  std::vector<Part> parts(82);
-  for (Part& part : parts) part.forward = Nanoseconds{1'000'000};
+  std::vector<NetworkPart> parts(82);
+  for (NetworkPart& part : parts) part.forward = Nanoseconds{1'000'000};
   parts.front().layer = parts.back().layer = false;
   parts.front().forward = Nanoseconds{1000};
   parts.back().forward = Nanoseconds{2'000'000};
@@ -177,8 +177,8 @@ TEST(Partition, OfManyEqualLayersInChunksIsProven) {
 }
 
 TEST(Partition, PaysForWhatPassesACut) {
-  std::vector<Part> parts(3);
-  for (Part& part : parts) part.forward = Nanoseconds{10};
+  std::vector<NetworkPart> parts(3);
+  for (NetworkPart& part : parts) part.forward = Nanoseconds{10};
   parts[0].memory.message = 1000;
   parts[1].memory.message = 10;
   parts[1].forward = Nanoseconds{12};
@@ -197,7 +197,7 @@ TEST(Partition, PaysForWhatPassesACut) {
   EXPECT_EQ(BestPartition(parts, setting).bottleneck, Nanoseconds{2000});
 }
 
-std::string ErrorOf(const std::vector<Part>& parts, const PartitionSetting& setting) {
+std::string ErrorOf(const std::vector<NetworkPart>& parts, const PartitionSetting& setting) {
   try {
     BestPartition(parts, setting);
   } catch (const Error& error) {
@@ -207,8 +207,8 @@ std::string ErrorOf(const std::vector<Part>& parts, const PartitionSetting& sett
 }
 
 TEST(Partition, SaysByHowMuchTheLeanestMisses) {
-  std::vector<Part> parts(4);
-  for (Part& part : parts) part.memory.weights = 100;
+  std::vector<NetworkPart> parts(4);
+  for (NetworkPart& part : parts) part.memory.weights = 100;
   const auto of = [&](const char* schedule, int chunks) {
     PartitionSetting setting = SettingOf(schedule, 2, chunks, 150);
     for (StagePlace& place : setting.places) {
@@ -220,12 +220,12 @@ TEST(Partition, SaysByHowMuchTheLeanestMisses) {
             "no split fits: even the leanest needs 200 B on rank 0, 50 B more than its 150 B");
   EXPECT_EQ(of("interleaved-1f1b", 2),
             "no split fits: even the leanest needs 200 B on rank 0, 50 B more than its 150 B");
-  EXPECT_EQ(ErrorOf(std::vector<Part>(3), SettingOf("1f1b", 4, 0, 0)),
+  EXPECT_EQ(ErrorOf(std::vector<NetworkPart>(3), SettingOf("1f1b", 4, 0, 0)),
             "4 stages cannot share 3 layers: every stage needs at least one");
 }
 
 TEST(Partition, CountsKeepTheEndsWithTheirNeighbours) {
-  std::vector<Part> parts(6);
+  std::vector<NetworkPart> parts(6);
   parts.front().layer = parts.back().layer = false;
   const std::vector<LayerRange> ranges = PartitionByCounts(parts, {1, 3});
   EXPECT_EQ(ranges, (std::vector<LayerRange>{{0, 2}, {2, 6}}));

@@ -42,7 +42,7 @@ TEST(PipeDreamProfile, IsPutInOneOrderWithWhatPassesEveryCut) {
                            Node("node2", "10.0") + Node("node4", "[1.0; 2.0; 3.0]") +
                            "\tnode1 -- node2\n" +
                            "\tnode2 -- node4\n\tnode1 -- node4\n\tnode4 -- node10";
-  const std::vector<Part> parts = ReadPipeDreamProfile(Written(text));
+  const std::vector<NetworkPart> parts = ReadPipeDreamProfile(Written(text));
   ASSERT_EQ(parts.size(), 4u);
   EXPECT_EQ(parts[0].name, "node1 Linear(in=3, out=4)");
   EXPECT_EQ(parts[3].name, "node10 Linear(in=3, out=4)");
@@ -57,7 +57,7 @@ TEST(PipeDreamProfile, IsPutInOneOrderWithWhatPassesEveryCut) {
 }
 
 TEST(PipeDreamProfile, LeavesOutTheDataLoader) {
-  const std::vector<Part> parts = ReadPipeDreamProfile(
+  const std::vector<NetworkPart> parts = ReadPipeDreamProfile(
       Written("node1 -- Input0 -- forward_compute_time=635.902, backward_compute_time=0.000, "
               "activation_size=154140672.000, parameter_size=0.000\n" +
               Node("node2", "8.0") + "\tnode1 -- node2\n"));
@@ -85,7 +85,7 @@ TEST(PipeDreamProfile, NamesFileAndLine) {
 }
 
 TEST(LayerTimes, AreRows) {
-  const std::vector<Part> parts = ReadLayerTimes(
+  const std::vector<NetworkPart> parts = ReadLayerTimes(
       Written("layer,forward_ms,backward_input_ms,backward_weight_ms,weight_bytes,message_bytes\n"
               "embedding, 0.25, 0, 0.5, 100, 8\nblock,1,1,1,50,8\nhead,2,2,2,100,0\n"));
   ASSERT_EQ(parts.size(), 3u);

@@ -1,0 +1,105 @@
+#include "models/architecture/portion.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "models/error.h"
+
+namespace pipelag {
+namespace {
+
+Bytes Rounded(double bytes) { return std::llround(bytes); }
+
+template <typename T>
+void Append(std::vector<T>& to, const std::vector<T>& from) {
+  to.insert(to.end(), from.begin(), from.end());
+}
+
+void CheckPositive(int64_t number, const char* what) {
+  if (number < 1) throw Error(fmt::format("{} must be at least 1, not {}", what, number));
+}
+
+}  // namespace
+
+int64_t Divided(int64_t whole, int64_t parts, const char* parallelism, const char* what) {
+  if (whole % parts != 0) {
+    throw Error(
+        fmt::format("{} parallelism of {} does not divide {} {}", parallelism, parts, whole, what));
+  }
+  return whole / parts;
+}
+
+DeviceTokens TokensOf(const Sharding& sharding) {
+  CheckPositive(sharding.tensor, "tensor parallelism");
+  CheckPositive(sharding.context, "context parallelism");
+  CheckPositive(sharding.expert, "expert parallelism");
+  CheckPositive(sharding.sequences, "sequences per micro-batch");
+  CheckPositive(sharding.tokens, "tokens per sequence");
+  DeviceTokens device;
+  device.sequences = sharding.sequences;
+  device.keys = sharding.tokens;
+  device.queries = Divided(sharding.tokens, sharding.context, "context", "tokens of a sequence");
+  device.tokens = device.sequences * device.queries;
+  device.own = sharding.sequence_parallel
+                   ? Divided(device.tokens, sharding.tensor, "sequence", "tokens of a micro-batch")
+                   : device.tokens;
+  return device;
+}
+
+void Portion::Add(const Portion& other) {
+  Append(products, other.products);
+  Append(repeated, other.repeated);
+  passes_forward += other.passes_forward;
+  passes_backward += other.passes_backward;
+  Append(collectives_forward, other.collectives_forward);
+  Append(collectives_backward, other.collectives_backward);
+  kernels += other.kernels;
+  kept += other.kept;
+  parameters += other.parameters;
+  expert_parameters += other.expert_parameters;
+}
+
+void Portion::Pass(double forward_bytes, double backward_bytes) {
+  passes_forward += forward_bytes;
+  passes_backward += backward_bytes;
+  ++kernels;
+}
+
+void Portion::Enter(const Sharding& sharding, double bytes) {
+  if (sharding.tensor == 1) return;
+  const auto add = [&](std::vector<StageCollective>& to, CollectiveKind kind) {
+    to.push_back({kind, ShardingGroup::kTensor, Rounded(bytes)});
+  };
+  if (sharding.sequence_parallel) {
+    add(collectives_forward, CollectiveKind::kAllGather);
+    add(collectives_backward, CollectiveKind::kReduceScatter);
+  } else {
+    add(collectives_backward, CollectiveKind::kAllReduce);
+  }
+}
+
+void Portion::Leave(const Sharding& sharding, double bytes) {
+  if (sharding.tensor == 1) return;
+  const auto add = [&](std::vector<StageCollective>& to, CollectiveKind kind) {
+    to.push_back({kind, ShardingGroup::kTensor, Rounded(bytes)});
+  };
+  if (sharding.sequence_parallel) {
+    add(collectives_forward, CollectiveKind::kReduceScatter);
+    add(collectives_backward, CollectiveKind::kAllGather);
+  } else {
+    add(collectives_forward, CollectiveKind::kAllReduce);
+  }
+}
+
+Portion Norm(const Transformer& model, const Sharding& sharding) {
+  const double bytes =
+      static_cast<double>(TokensOf(sharding).own * model.hidden * sharding.bytes_per_number);
+  Portion norm;
+  norm.Pass(2 * bytes, 3 * bytes);
+  norm.kept = bytes;
+  norm.parameters = NormParameters(model);
+  return norm;
+}
+
+}  // namespace pipelag

@@ -1,0 +1,202 @@
+#include "models/architecture/work.h"
+
+#include <cmath>
+
+#include "models/architecture/portion.h"
+#include "models/error.h"
+
+namespace pipelag {
+namespace {
+
+constexpr int64_t kBytesOfLogit = 4;
+
+Bytes Rounded(double bytes) { return std::llround(bytes); }
+
+double Sum(const std::vector<MatrixProduct>& products, double of_weights, double of_others) {
+  double flops = 0;
+  for (const MatrixProduct& product : products) {
+    flops += product.Flops() * (product.weight ? of_weights : of_others);
+  }
+  return flops;
+}
+
+/// Both halves' additions to the residual, with dropout where it is trained with.
+Portion Residuals(const Transformer& model, const Block& block, const Sharding& sharding) {
+  const auto numbers = static_cast<double>(TokensOf(sharding).own * model.hidden);
+  const double bytes = sharding.bytes_per_number;
+  const double mask = model.dropout ? 1 : 0;
+  Portion residuals;
+  const int additions = block.parallel ? 1 : 2;
+  for (int i = 0; i < additions; ++i) {
+    residuals.Pass((3 * bytes + mask) * numbers, (3 * bytes + mask) * numbers);
+  }
+  residuals.kept = 2 * mask * numbers;
+  return residuals;
+}
+
+/// The norms, and what they hand to the products behind them.
+Portion Norms(const Transformer& model, const Block& block, const Sharding& sharding) {
+  const double vector =
+      static_cast<double>(TokensOf(sharding).own * model.hidden * sharding.bytes_per_number);
+  Portion norms;
+  for (int i = 0; i < block.norms; ++i) norms.Add(Norm(model, sharding));
+  // Norms of a parallel block read one vector, and if there is one norm both halves read its
+  // result.
+  if (block.parallel) norms.kept = vector;
+  norms.kept += (block.parallel && block.norms == 1 ? 1 : 2) * vector;
+  return norms;
+}
+
+/// Attention's result leaves, and the dense MLP is entered and left. The halves of a parallel block
+/// leave as one sum; they enter as one vector too if one norm made it. Experts have messages of
+/// their own.
+void AddMessages(Portion& all, const Transformer& model, const Block& block,
+                 const Sharding& sharding) {
+  const double bytes =
+      static_cast<double>(TokensOf(sharding).tokens * model.hidden * sharding.bytes_per_number);
+  all.Leave(sharding, bytes);
+  if (block.experts.routed > 0) return;
+  if (!block.parallel || block.norms > 1) all.Enter(sharding, bytes);
+  if (!block.parallel) all.Leave(sharding, bytes);
+}
+
+PartWork Finish(const Portion& all) {
+  PartWork work;
+  work.products = all.products;
+  work.recomputed = all.repeated;
+  work.passes_forward = Rounded(all.passes_forward);
+  work.passes_backward = Rounded(all.passes_backward);
+  work.collectives_forward = all.collectives_forward;
+  work.collectives_backward = all.collectives_backward;
+  work.kernels_forward = all.kernels;
+  work.activation = Rounded(all.kept);
+  work.parameters = all.parameters;
+  work.expert_parameters = all.expert_parameters;
+  return work;
+}
+
+void Repeat(PartWork& work, const Portion& portion) {
+  work.recomputed.insert(work.recomputed.end(), portion.products.begin(), portion.products.end());
+  work.passes_recomputed += Rounded(portion.passes_forward);
+  work.collectives_recomputed.insert(work.collectives_recomputed.end(),
+                                     portion.collectives_forward.begin(),
+                                     portion.collectives_forward.end());
+}
+
+}  // namespace
+
+double PartWork::ForwardFlops() const { return Sum(products, 1, 1); }
+double PartWork::BackwardInputFlops() const { return Sum(products, 1, 2); }
+double PartWork::BackwardWeightFlops() const { return Sum(products, 1, 0); }
+double PartWork::RecomputedFlops() const { return Sum(recomputed, 1, 1); }
+
+PartWork BlockWork(const Transformer& model, const Block& block, const Sharding& sharding) {
+  Portion all = Norms(model, block, sharding);
+  all.Add(AttentionInputs(model, block, sharding));
+  const Portion core = AttentionCore(model, block, sharding);
+  all.Add(core);
+  all.Add(AttentionOutput(model, block, sharding));
+  all.Add(block.experts.routed > 0 ? ExpertMlp(model, block, sharding)
+                                   : DenseMlp(model, block, sharding));
+  all.Add(Residuals(model, block, sharding));
+  AddMessages(all, model, block, sharding);
+
+  PartWork work = Finish(all);
+  const Bytes input = TokensOf(sharding).own * model.hidden * sharding.bytes_per_number;
+  switch (sharding.recompute) {
+    case Recompute::kNone:
+      break;
+    case Recompute::kSelective:
+      if (sharding.flash) break;
+      Repeat(work, core);
+      work.recompute_peak = Rounded(core.kept);
+      work.activation -= work.recompute_peak;
+      break;
+    case Recompute::kFull:
+      Repeat(work, all);
+      work.recompute_peak = work.activation - input;
+      work.activation = input;
+      break;
+  }
+  return work;
+}
+
+PartWork EmbeddingWork(const Transformer& model, const Sharding& sharding) {
+  const DeviceTokens device = TokensOf(sharding);
+  const bool projected = model.embedding_dim > 0 && model.embedding_dim != model.hidden;
+  const int64_t dim = projected ? model.embedding_dim : model.hidden;
+  const int64_t rows = (model.vocabulary + sharding.tensor - 1) / sharding.tensor;
+  const double bytes = sharding.bytes_per_number;
+  const auto own = static_cast<double>(device.own);
+  const double vector = bytes * own * static_cast<double>(model.hidden);
+  Portion all;
+  all.parameters = rows * dim;
+  // Looked up; the backward adds to the rows of the table's gradient.
+  const double looked_up = bytes * static_cast<double>(device.tokens * dim);
+  all.Pass(2 * looked_up, 3 * looked_up);
+  all.Leave(sharding, looked_up);
+  if (projected) {
+    all.products.push_back({device.own, model.hidden, dim});
+    all.parameters += model.hidden * dim;
+    all.kernels += 1;
+    all.kept += bytes * own * static_cast<double>(dim);
+  }
+  if (model.positions == PositionKind::kLearned) {
+    all.parameters += model.position_rows * model.hidden;
+    all.Pass(3 * vector, 2 * vector);
+  }
+  if (model.embedding_norm) all.Add(Norm(model, sharding));
+  if (model.dropout) {
+    const double mask = own * static_cast<double>(model.hidden);
+    all.Pass(2 * vector + mask, 2 * vector + mask);
+    all.kept += mask;
+  }
+  return Finish(all);
+}
+
+PartWork HeadWork(const Transformer& model, const Sharding& sharding) {
+  const DeviceTokens device = TokensOf(sharding);
+  const bool projected = model.embedding_dim > 0 && model.embedding_dim != model.hidden;
+  const int64_t dim = projected ? model.embedding_dim : model.hidden;
+  const int64_t rows = (model.vocabulary + sharding.tensor - 1) / sharding.tensor;
+  const double bytes = sharding.bytes_per_number;
+  const auto own = static_cast<double>(device.own);
+  Portion all;
+  if (model.final_norm) all.Add(Norm(model, sharding));
+  if (projected) {
+    all.products.push_back({device.own, dim, model.hidden});
+    all.parameters += model.hidden * dim;
+    all.kernels += 1;
+    all.kept += bytes * own * static_cast<double>(model.hidden);
+  }
+  all.Enter(sharding, bytes * static_cast<double>(device.tokens * dim));
+  all.products.push_back({device.tokens, rows, dim});
+  all.kept += bytes * own * static_cast<double>(dim);
+  all.parameters += rows * dim + (model.head_bias ? rows : 0);
+  all.kernels += 1;
+  // Logits in 32 bits, the sum of their exponentials, the loss; the backward writes their gradient.
+  const double logits = static_cast<double>(device.tokens * rows * kBytesOfLogit);
+  all.Pass(3 * logits, 2 * logits);
+  all.kept += logits;
+  if (sharding.tensor > 1) {
+    // The greatest logit, the sum of exponentials and the target's logit of every token.
+    const StageCollective per_token = {CollectiveKind::kAllReduce, ShardingGroup::kTensor,
+                                       device.tokens * kBytesOfLogit, 3};
+    all.collectives_forward.push_back(per_token);
+  }
+  return Finish(all);
+}
+
+double ModelFlops(const Transformer& model, int64_t sequences, int64_t tokens,
+                  AttentionCount attention) {
+  Sharding whole;
+  whole.sequences = sequences;
+  whole.tokens = tokens;
+  whole.flash = attention == AttentionCount::kVisible;
+  double forward =
+      EmbeddingWork(model, whole).ForwardFlops() + HeadWork(model, whole).ForwardFlops();
+  for (const Block& block : model.blocks) forward += BlockWork(model, block, whole).ForwardFlops();
+  return 3 * forward;
+}
+
+}  // namespace pipelag

@@ -1,0 +1,136 @@
+#include "models/cost/part_time.h"
+
+#include <algorithm>
+
+namespace pipelag {
+namespace {
+
+/// Kernels between two of attention's products without flash: scale, mask, softmax, dropout.
+constexpr double kKernelsOfSelective = 5;
+
+struct Products {
+  double forward = 0;
+  double input = 0;
+  double weight = 0;
+  double attention_forward = 0;  ///< of `forward`
+  double attention_input = 0;    ///< of `input`
+};
+
+class Timer {
+ public:
+  explicit Timer(const PartSetting& setting) : setting_(setting) {}
+
+  double Product(const MatrixProduct& product) const {
+    return ProductSeconds(product, setting_.machine->accelerator, setting_.precision,
+                          setting_.flash, *setting_.efficiency);
+  }
+
+  Products Sum(const std::vector<MatrixProduct>& products) const {
+    Products sum;
+    for (const MatrixProduct& product : products) {
+      const double forward = Product(product);
+      sum.forward += forward;
+      MatrixProduct input = product;  // gradient of the result times the k×n operand
+      input.n = product.k;
+      input.k = product.n;
+      MatrixProduct weight = product;  // the m×k operand times the gradient of the result
+      weight.m = product.k;
+      weight.k = product.m;
+      if (product.weight) {
+        sum.input += Product(input);
+        sum.weight += Product(weight);
+        continue;
+      }
+      const double both = setting_.flash ? 2 * forward : Product(input) + Product(weight);
+      sum.input += both;
+      sum.attention_forward += forward;
+      sum.attention_input += both;
+    }
+    return sum;
+  }
+
+  double Passes(Bytes bytes) const {
+    return PassSeconds(bytes, setting_.machine->accelerator, *setting_.efficiency);
+  }
+
+  double Gaps(double kernels) const { return kernels * setting_.efficiency->kernel; }
+
+  /// Collectives that nothing hides, and rings as far as `attention` does not.
+  double Collectives(const std::vector<StageCollective>& collectives, double attention) const {
+    double shown = 0;
+    double rings = 0;
+    for (const StageCollective& collective : collectives) {
+      const double time =
+          collective.count * CollectiveSeconds(collective.kind, collective.bytes,
+                                               GroupOf(collective.group), *setting_.machine,
+                                               *setting_.efficiency);
+      (collective.kind == CollectiveKind::kRing ? rings : shown) += time;
+    }
+    return shown + std::max(0.0, rings - attention);
+  }
+
+ private:
+  const RankGroup& GroupOf(ShardingGroup group) const {
+    switch (group) {
+      case ShardingGroup::kTensor:
+        return setting_.groups.tensor;
+      case ShardingGroup::kContext:
+        return setting_.groups.context;
+      case ShardingGroup::kExpert:
+        break;
+    }
+    return setting_.groups.expert;
+  }
+
+  const PartSetting& setting_;
+};
+
+}  // namespace
+
+PartSeconds& PartSeconds::operator+=(const PartSeconds& other) {
+  forward += other.forward;
+  input += other.input;
+  weight += other.weight;
+  again += other.again;
+  forward_kernels += other.forward_kernels;
+  again_kernels += other.again_kernels;
+  return *this;
+}
+
+PartSeconds SecondsOf(const PartWork& work, const PartSetting& setting) {
+  const Timer timer(setting);
+  const double factor = setting.efficiency->compute_factor;
+  const Products products = timer.Sum(work.products);
+  PartSeconds seconds;
+  seconds.forward_kernels = work.kernels_forward;
+  if (!work.recomputed.empty() || work.passes_recomputed > 0) {
+    switch (setting.recompute) {
+      case Recompute::kNone:
+        break;  // repeated inside a kernel of the backward
+      case Recompute::kSelective:
+        seconds.again_kernels = setting.flash ? 0 : kKernelsOfSelective;
+        break;
+      case Recompute::kFull:
+        seconds.again_kernels = work.kernels_forward;
+        break;
+    }
+  }
+  const double gaps = timer.Gaps(work.kernels_forward);
+  seconds.forward =
+      factor * (products.forward + timer.Passes(work.passes_forward) + gaps) +
+      timer.Collectives(work.collectives_forward, factor * products.attention_forward);
+  seconds.input = factor * (products.input + timer.Passes(work.passes_backward) + gaps) +
+                  timer.Collectives(work.collectives_backward, factor * products.attention_input);
+  seconds.weight = factor * (products.weight + gaps / 2);
+  const Products again = timer.Sum(work.recomputed);
+  seconds.again = factor * (again.forward + timer.Passes(work.passes_recomputed) +
+                            timer.Gaps(seconds.again_kernels)) +
+                  timer.Collectives(work.collectives_recomputed, factor * again.attention_forward);
+  return seconds;
+}
+
+double HostSeconds(double kernels, const Efficiency& efficiency) {
+  return kernels * efficiency.launch * efficiency.compute_factor;
+}
+
+}  // namespace pipelag

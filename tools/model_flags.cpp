@@ -1,0 +1,220 @@
+#include "tools/model_flags.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "models/optimizer_cost.h"
+#include "tools/partition_flags.h"
+
+namespace pipelag {
+namespace {
+
+int CountOf(const Arguments& arguments, const char* flag, int otherwise) {
+  constexpr int64_t kMost = 1'000'000;
+  const int64_t count = arguments.CountOr(flag, otherwise);
+  if (count > kMost) {
+    throw Error(fmt::format("{}: {} is more than {}", arguments.PlaceOf(flag), count, kMost));
+  }
+  return static_cast<int>(count);
+}
+
+int Needed(const Arguments& arguments, const char* flag) {
+  if (!arguments.Has(flag)) {
+    throw Error(
+        fmt::format("--{} is missing: --machine needs a --model, or a GPT by --layers, "
+                    "--hidden and --heads",
+                    flag));
+  }
+  return CountOf(arguments, flag, 1);
+}
+
+/// The error of a reader, spoken of by the flag.
+template <class Reader>
+auto Read(const Arguments& arguments, const char* flag, Reader read) {
+  try {
+    return read(arguments.Text(flag));
+  } catch (const Error& error) {
+    throw Error(fmt::format("{}: {}", arguments.PlaceOf(flag), error.what()));
+  }
+}
+
+/// Megatron's GPT: biases everywhere, learned positions, a tied head, dropout.
+Transformer GptOf(const Arguments& arguments) {
+  constexpr int kVocabulary = 51200;
+  Transformer model;
+  model.name = "gpt";
+  model.architecture = "gpt2";
+  const int layers = Needed(arguments, "layers");
+  model.hidden = Needed(arguments, "hidden");
+  Block block;
+  block.heads = Needed(arguments, "heads");
+  if (model.hidden % block.heads != 0) {
+    throw Error(fmt::format("{}: {} heads do not divide {} channels", arguments.PlaceOf("heads"),
+                            block.heads, model.hidden));
+  }
+  block.key_value_heads = CountOf(arguments, "key-value-heads", static_cast<int>(block.heads));
+  if (block.heads % block.key_value_heads != 0) {
+    throw Error(fmt::format("{}: {} heads of keys and values do not divide {} heads",
+                            arguments.PlaceOf("key-value-heads"), block.key_value_heads,
+                            block.heads));
+  }
+  block.head_dim = model.hidden / block.heads;
+  block.qkv_bias = block.output_bias = block.mlp_bias = true;
+  block.ffn = CountOf(arguments, "ffn", static_cast<int>(4 * model.hidden));
+  model.vocabulary = CountOf(arguments, "vocabulary", kVocabulary);
+  model.context = CountOf(arguments, "sequence", 2048);
+  model.norm = NormKind::kLayer;
+  model.positions = PositionKind::kLearned;
+  model.position_rows = model.context;
+  model.tied = true;
+  model.dropout = model.attention_dropout = true;
+  model.blocks.assign(static_cast<size_t>(layers), block);
+  return model;
+}
+
+Recompute RecomputeOf(const Arguments& arguments) {
+  constexpr std::string_view kNames[] = {"none", "selective", "full"};
+  if (!arguments.Has("recompute")) return Recompute::kNone;
+  const std::string name = arguments.Choice("recompute", kNames);
+  if (name == "none") return Recompute::kNone;
+  return name == "full" ? Recompute::kFull : Recompute::kSelective;
+}
+
+bool IsFlash(const Arguments& arguments) {
+  constexpr std::string_view kNames[] = {"flash", "plain"};
+  return !arguments.Has("attention") || arguments.Choice("attention", kNames) == "flash";
+}
+
+Sharding ShardingOf(const Arguments& arguments, const Transformer& model, Precision precision) {
+  Sharding sharding;
+  sharding.tensor = CountOf(arguments, "tensor", 1);
+  sharding.context = CountOf(arguments, "context", 1);
+  sharding.expert = CountOf(arguments, "expert", 1);
+  sharding.sequence_parallel = arguments.Has("sequence-parallel");
+  sharding.flash = IsFlash(arguments);
+  sharding.recompute = RecomputeOf(arguments);
+  sharding.sequences = CountOf(arguments, "microbatch", 1);
+  sharding.tokens = arguments.CountOr("sequence", model.context);
+  const bool wide = precision == Precision::kFp32 || precision == Precision::kTf32;
+  sharding.bytes_per_number = wide ? 4 : 2;
+  if (arguments.Has("expert-capacity")) {
+    sharding.capacity = arguments.Decimal("expert-capacity");
+  }
+  return sharding;
+}
+
+int ZeroStage(const Arguments& arguments) {
+  constexpr std::string_view kStages[] = {"0", "1", "2", "3"};
+  return arguments.Has("zero") ? arguments.Choice("zero", kStages)[0] - '0' : 0;
+}
+
+}  // namespace
+
+std::vector<Flag> ModelFlags() {
+  return {
+      {"machine", "NAME|FILE",
+       "takes all times from the model of costs of this machine; other times override them"},
+      {"model", "NAME|FILE",
+       "known network or its config.json (default: a GPT by --layers, --hidden, --heads, ...)"},
+      {"key-value-heads", "COUNT", "of that GPT (default: as --heads)"},
+      {"ffn", "COUNT", "inner size of its MLP (default: four times --hidden)"},
+      {"nodes", "COUNT", "of the machine (default: as many as the run takes)"},
+      {"tensor", "COUNT", "devices that share each layer's matrices (default: 1)"},
+      {"data", "COUNT", "data-parallel copies of the pipeline (default: 1)"},
+      {"context", "COUNT", "parts each sequence is cut in (default: 1)"},
+      {"expert", "COUNT", "of the copies, over which routed experts are spread (default: 1)"},
+      {"expert-capacity", "FACTOR", "tokens an expert takes per even share (default: all)"},
+      {"sequence-parallel", "", "norms and residuals cut along the sequence by --tensor",
+       FlagValue::kNone},
+      {"microbatch", "COUNT", "sequences per micro-batch (default: 1)"},
+      {"recompute", "none|selective|full", "activations before the backward (default: none)"},
+      {"attention", "flash|plain", "plain keeps the scores of every pair (default: flash)"},
+      {"zero", "0|1|2|3", "what the copies shard of the optimizer's states (default: 0: nothing)"},
+      {"overlap-reduction", "", "reduce gradients block by block beside the backward",
+       FlagValue::kNone},
+      {"precision", "NAME", "fp32, tf32, fp16, bf16 or fp8 (default: bf16)"},
+      {"efficiency", "FILE", "how much of its peaks the machine gives (JSON), as validate writes"},
+  };
+}
+
+std::optional<ModelledRun> ModelledRunOf(const Arguments& arguments) {
+  if (!arguments.Has("machine")) {
+    if (!arguments.Has("model") || !arguments.PlaceOf("model").starts_with("--")) {
+      return std::nullopt;
+    }
+    throw Error("--model: needs --machine");
+  }
+  ModelledRun run;
+  run.machine = Read(arguments, "machine", ReadMachine);
+  run.model = GptOf(arguments);
+  if (arguments.Has("efficiency")) run.efficiency = ReadEfficiency(arguments.Text("efficiency"));
+  RunLayout& layout = run.layout;
+  if (arguments.Has("precision")) {
+    layout.precision = Read(arguments, "precision", ParsePrecision);
+  }
+  layout.sharding = ShardingOf(arguments, run.model, layout.precision);
+  layout.data = CountOf(arguments, "data", 1);
+  layout.shard_states = ZeroStage(arguments);
+  layout.overlap_reduction = arguments.Has("overlap-reduction");
+  layout.optimizer = arguments.TextOr("optimizer", "adamw");
+  if (SplitKindOf(arguments) == SplitKind::kByHand) layout.split = arguments.SmallNumbers("split");
+  run.nodes = CountOf(arguments, "nodes", 1);
+  if (!arguments.Has("nodes")) run.nodes = 0;
+  return run;
+}
+
+RunLayout LaidOver(const ModelledRun& run, int ranks, int stages, int microbatches) {
+  RunLayout layout = run.layout;
+  layout.pipeline = ranks;
+  layout.chunks = stages / ranks;
+  layout.microbatches = microbatches;
+  const int64_t gpus = int64_t{1} * run.nodes * run.machine.gpus_per_node;
+  if (run.nodes > 0 && layout.gpus() > gpus) {
+    throw Error(fmt::format("the run takes {} GPUs, but {} {} of {} have {}", layout.gpus(),
+                            run.nodes, run.nodes == 1 ? "node" : "nodes", run.machine.name, gpus));
+  }
+  return layout;
+}
+
+Estimate EstimateOf(const ModelledRun& run, int ranks, int stages, int microbatches) {
+  return EstimateRun(run.model, run.machine, LaidOver(run, ranks, stages, microbatches),
+                     run.efficiency);
+}
+
+std::optional<ModelledStep> ModelledStepOf(const Arguments& arguments, const Schedule& schedule,
+                                           const std::vector<int>& split) {
+  std::optional<ModelledRun> run = ModelledRunOf(arguments);
+  if (!run) return std::nullopt;
+  if (!split.empty()) run->layout.split = split;
+  ModelledStep step;
+  step.layout = LaidOver(*run, schedule.ranks, schedule.stages, schedule.microbatches);
+  step.estimate = EstimateRun(run->model, run->machine, step.layout, run->efficiency);
+  step.estimate.costs.source =
+      fmt::format("the model of costs of {}: {}", run->machine.name, run->machine.source);
+  step.run = *std::move(run);
+  AddReductionsToUpdates(schedule, step.estimate);
+  return step;
+}
+
+bool ReducesGradients(const RunLayout& layout) {
+  return layout.data * layout.sharding.context > 1 && layout.shard_states < 3;
+}
+
+void AddThroughput(const Throughput& run, int gpus, nlohmann::ordered_json& json) {
+  json["gpus"] = gpus;
+  json["tokens_per_s_per_gpu"] = run.tokens_per_s_per_gpu;
+  json["tflops_per_gpu"] = run.tflops_per_gpu;
+  json["mfu"] = run.mfu;
+  json["hfu"] = run.hfu;
+}
+
+std::string ThroughputText(const Throughput& run, int gpus) {
+  return fmt::format(
+      "{} GPUs: {:.1f} tokens/s, {:.1f} per GPU, {:.1f} TFLOP/s per GPU; {:.1f} % of the peak, "
+      "{:.1f} % with what is recomputed\n",
+      gpus, run.tokens_per_s, run.tokens_per_s_per_gpu, run.tflops_per_gpu, 100 * run.mfu,
+      100 * run.hfu);
+}
+
+}  // namespace pipelag
