@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "models/optimizer_cost.h"
+#include "models/architecture/config.h"
 #include "tools/partition_flags.h"
 
 namespace pipelag {
@@ -39,37 +39,24 @@ auto Read(const Arguments& arguments, const char* flag, Reader read) {
   }
 }
 
-/// Megatron's GPT: biases everywhere, learned positions, a tied head, dropout.
-Transformer GptOf(const Arguments& arguments) {
-  constexpr int kVocabulary = 51200;
-  Transformer model;
-  model.name = "gpt";
-  model.architecture = "gpt2";
-  const int layers = Needed(arguments, "layers");
-  model.hidden = Needed(arguments, "hidden");
-  Block block;
-  block.heads = Needed(arguments, "heads");
-  if (model.hidden % block.heads != 0) {
-    throw Error(fmt::format("{}: {} heads do not divide {} channels", arguments.PlaceOf("heads"),
-                            block.heads, model.hidden));
+Transformer ModelOf(const Arguments& arguments) {
+  if (!arguments.Has("model")) {
+    return Gpt({.layers = Needed(arguments, "layers"),
+                .hidden = Needed(arguments, "hidden"),
+                .heads = Needed(arguments, "heads"),
+                .vocabulary = CountOf(arguments, "vocabulary", GptShape{}.vocabulary),
+                .sequence = CountOf(arguments, "sequence", GptShape{}.sequence),
+                .ffn = arguments.Has("ffn") ? CountOf(arguments, "ffn", 1) : 0});
   }
-  block.key_value_heads = CountOf(arguments, "key-value-heads", static_cast<int>(block.heads));
-  if (block.heads % block.key_value_heads != 0) {
-    throw Error(fmt::format("{}: {} heads of keys and values do not divide {} heads",
-                            arguments.PlaceOf("key-value-heads"), block.key_value_heads,
-                            block.heads));
+  Transformer model = Read(arguments, "model", ReadTransformer);
+  if (arguments.Has("layers")) {
+    const int layers = CountOf(arguments, "layers", 1);
+    if (layers > model.layers()) {
+      throw Error(fmt::format("{}: {} has {} blocks only", arguments.PlaceOf("layers"), model.name,
+                              model.layers()));
+    }
+    model.blocks.resize(static_cast<size_t>(layers));
   }
-  block.head_dim = model.hidden / block.heads;
-  block.qkv_bias = block.output_bias = block.mlp_bias = true;
-  block.ffn = CountOf(arguments, "ffn", static_cast<int>(4 * model.hidden));
-  model.vocabulary = CountOf(arguments, "vocabulary", kVocabulary);
-  model.context = CountOf(arguments, "sequence", 2048);
-  model.norm = NormKind::kLayer;
-  model.positions = PositionKind::kLearned;
-  model.position_rows = model.context;
-  model.tied = true;
-  model.dropout = model.attention_dropout = true;
-  model.blocks.assign(static_cast<size_t>(layers), block);
   return model;
 }
 
@@ -116,9 +103,9 @@ std::vector<Flag> ModelFlags() {
       {"machine", "NAME|FILE",
        "takes all times from the model of costs of this machine; other times override them"},
       {"model", "NAME|FILE",
-       "known network or its config.json (default: a GPT by --layers, --hidden, --heads, ...)"},
-      {"key-value-heads", "COUNT", "of that GPT (default: as --heads)"},
-      {"ffn", "COUNT", "inner size of its MLP (default: four times --hidden)"},
+       "known network or its config.json, of which --layers takes the first blocks (default: a GPT "
+       "by --layers, --hidden, --heads, --vocabulary)"},
+      {"ffn", "COUNT", "inner size of that GPT's MLP (default: four times --hidden)"},
       {"nodes", "COUNT", "of the machine (default: as many as the run takes)"},
       {"tensor", "COUNT", "devices that share each layer's matrices (default: 1)"},
       {"data", "COUNT", "data-parallel copies of the pipeline (default: 1)"},
@@ -131,6 +118,8 @@ std::vector<Flag> ModelFlags() {
       {"recompute", "none|selective|full", "activations before the backward (default: none)"},
       {"attention", "flash|plain", "plain keeps the scores of every pair (default: flash)"},
       {"zero", "0|1|2|3", "what the copies shard of the optimizer's states (default: 0: nothing)"},
+      {"overlap-tensor", "", "run collectives of tensor parallelism beside the products",
+       FlagValue::kNone},
       {"overlap-reduction", "", "reduce gradients block by block beside the backward",
        FlagValue::kNone},
       {"precision", "NAME", "fp32, tf32, fp16, bf16 or fp8 (default: bf16)"},
@@ -147,7 +136,7 @@ std::optional<ModelledRun> ModelledRunOf(const Arguments& arguments) {
   }
   ModelledRun run;
   run.machine = Read(arguments, "machine", ReadMachine);
-  run.model = GptOf(arguments);
+  run.model = ModelOf(arguments);
   if (arguments.Has("efficiency")) run.efficiency = ReadEfficiency(arguments.Text("efficiency"));
   RunLayout& layout = run.layout;
   if (arguments.Has("precision")) {
@@ -157,6 +146,7 @@ std::optional<ModelledRun> ModelledRunOf(const Arguments& arguments) {
   layout.data = CountOf(arguments, "data", 1);
   layout.shard_states = ZeroStage(arguments);
   layout.overlap_reduction = arguments.Has("overlap-reduction");
+  layout.overlap_tensor = arguments.Has("overlap-tensor");
   layout.optimizer = arguments.TextOr("optimizer", "adamw");
   if (SplitKindOf(arguments) == SplitKind::kByHand) layout.split = arguments.SmallNumbers("split");
   run.nodes = CountOf(arguments, "nodes", 1);

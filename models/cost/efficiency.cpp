@@ -76,6 +76,7 @@ const std::vector<EfficiencyTerm>& EfficiencyTerms() {
       {"launch", &Efficiency::launch},
       {"inside", &Efficiency::inside},
       {"between", &Efficiency::between},
+      {"overlap", &Efficiency::overlap},
       {"collective", &Efficiency::collective},
       {"compute_factor", &Efficiency::compute_factor},
       {"communication_factor", &Efficiency::communication_factor},

@@ -215,7 +215,7 @@ class Run {
 
 void CheckLayout(const Transformer& model, const RunLayout& layout) {
   const int stages = layout.pipeline * layout.chunks;
-  if (stages > model.layers()) {
+  if (layout.split.empty() && stages > model.layers()) {
     throw Error(fmt::format("{} has {} blocks, too few for {} stages ({} ranks of {})",
                             model.name.empty() ? "the network" : model.name, model.layers(), stages,
                             layout.pipeline, layout.chunks));

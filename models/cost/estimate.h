@@ -27,6 +27,7 @@ struct RunLayout {
   int shard_states = 1;  ///< ZeRO stage 0, 1, 2 (3: weights too, gathered for every F and backward)
   Precision precision = Precision::kBf16;
   std::string optimizer = "adamw";
+  bool overlap_tensor = false;     ///< collectives of tensor parallelism run beside the products
   bool overlap_reduction = false;  ///< gradients are reduced block by block while the backward
                                    ///< runs, and weights gathered while the forward does
   std::vector<int> split;          ///< blocks per stage; empty: evenly

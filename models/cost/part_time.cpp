@@ -55,18 +55,28 @@ class Timer {
 
   double Gaps(double kernels) const { return kernels * setting_.efficiency->kernel; }
 
-  /// Collectives that nothing hides, and rings as far as `attention` does not.
-  double Collectives(const std::vector<StageCollective>& collectives, double attention) const {
+  /// Collectives that nothing hides, rings as far as `attention` does not, and those of tensor
+  /// parallelism as far as `products` do not.
+  double Collectives(const std::vector<StageCollective>& collectives, double attention,
+                     double products) const {
     double shown = 0;
     double rings = 0;
+    double beside = 0;
     for (const StageCollective& collective : collectives) {
       const double time =
           collective.count * CollectiveSeconds(collective.kind, collective.bytes,
                                                GroupOf(collective.group), *setting_.machine,
                                                *setting_.efficiency);
-      (collective.kind == CollectiveKind::kRing ? rings : shown) += time;
+      if (collective.kind == CollectiveKind::kRing) {
+        rings += time;
+      } else if (setting_.overlap_tensor && collective.group == ShardingGroup::kTensor) {
+        beside += time;
+      } else {
+        shown += time;
+      }
     }
-    return shown + std::max(0.0, rings - attention);
+    const double hidden = std::min(setting_.efficiency->overlap * beside, products);
+    return shown + beside - hidden + std::max(0.0, rings - attention);
   }
 
  private:
@@ -116,16 +126,18 @@ PartSeconds SecondsOf(const PartWork& work, const PartSetting& setting) {
     }
   }
   const double gaps = timer.Gaps(work.kernels_forward);
-  seconds.forward =
-      factor * (products.forward + timer.Passes(work.passes_forward) + gaps) +
-      timer.Collectives(work.collectives_forward, factor * products.attention_forward);
+  seconds.forward = factor * (products.forward + timer.Passes(work.passes_forward) + gaps) +
+                    timer.Collectives(work.collectives_forward, factor * products.attention_forward,
+                                      factor * products.forward);
   seconds.input = factor * (products.input + timer.Passes(work.passes_backward) + gaps) +
-                  timer.Collectives(work.collectives_backward, factor * products.attention_input);
+                  timer.Collectives(work.collectives_backward, factor * products.attention_input,
+                                    factor * products.input);
   seconds.weight = factor * (products.weight + gaps / 2);
   const Products again = timer.Sum(work.recomputed);
   seconds.again = factor * (again.forward + timer.Passes(work.passes_recomputed) +
                             timer.Gaps(seconds.again_kernels)) +
-                  timer.Collectives(work.collectives_recomputed, factor * again.attention_forward);
+                  timer.Collectives(work.collectives_recomputed, factor * again.attention_forward,
+                                    factor * again.forward);
   return seconds;
 }
 

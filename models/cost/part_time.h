@@ -32,6 +32,7 @@ struct PartSetting {
   const Efficiency* efficiency = nullptr;
   Precision precision = Precision::kBf16;
   bool flash = true;
+  bool overlap_tensor = false;
   Recompute recompute = Recompute::kNone;
   StageGroups groups;
 };

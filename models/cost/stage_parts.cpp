@@ -43,7 +43,26 @@ std::vector<LayerRange> SplitOf(const Transformer& model, const RunLayout& layou
     throw Error(fmt::format("the split names {} stages, but the layout has {}", layout.split.size(),
                             stages));
   }
-  return SplitLayers(model.layers(), layout.split);
+  std::vector<LayerRange> ranges;
+  int64_t first = 0;
+  for (size_t s = 0; s < layout.split.size(); ++s) {
+    const int blocks = layout.split[s];
+    const bool outer = s == 0 || s + 1 == layout.split.size();
+    if (blocks < (outer ? 0 : 1)) {
+      throw Error(fmt::format("the split leaves stage {} with {} blocks", s, blocks));
+    }
+    const int64_t last = first + blocks;
+    if (last > model.layers()) break;
+    ranges.push_back({static_cast<int>(first), static_cast<int>(last)});
+    first = last;
+  }
+  if (ranges.size() != layout.split.size() || first != model.layers()) {
+    int64_t sum = 0;
+    for (const int blocks : layout.split) sum += blocks;
+    throw Error(
+        fmt::format("the split adds up to {} blocks, but there are {}", sum, model.layers()));
+  }
+  return ranges;
 }
 
 }  // namespace
@@ -67,6 +86,7 @@ std::vector<StageParts> PartsOfStages(const Transformer& model, const Machine& m
                             .efficiency = &efficiency,
                             .precision = layout.precision,
                             .flash = layout.sharding.flash,
+                            .overlap_tensor = layout.overlap_tensor,
                             .recompute = layout.sharding.recompute,
                             .groups = GroupsOf(layout).stage};
   const std::vector<LayerRange> split = SplitOf(model, layout);
