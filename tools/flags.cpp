@@ -264,11 +264,14 @@ Flag WarmUpFlag() { return {"warm-up", "STEPS", "first steps to leave out (defau
 
 int64_t WarmUpOf(const Arguments& arguments) { return arguments.NumberOr("warm-up", 1); }
 
-std::vector<NamedSchedule> SchedulesOf(const Arguments& arguments) {
+std::vector<NamedSchedule> SchedulesOf(const Arguments& arguments,
+                                       const std::vector<std::string>& beside) {
   std::vector<NamedSchedule> schedules;
   const std::vector<std::string> names = arguments.Texts("schedule");
   LateUpdate(arguments);  // a slip of the pen is named before its want of use
-  RefuseUseless(arguments, names);
+  std::vector<std::string> users = names;
+  users.insert(users.end(), beside.begin(), beside.end());
+  RefuseUseless(arguments, users);
   for (size_t i = 0; i < names.size(); ++i) {
     if (std::find(names.begin(), names.begin() + static_cast<ptrdiff_t>(i), names[i]) !=
         names.begin() + static_cast<ptrdiff_t>(i)) {

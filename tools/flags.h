@@ -32,7 +32,9 @@ struct NamedSchedule {
   std::string file;              ///< empty for a generated one
   std::vector<Fact> facts = {};  ///< of a generated one: what is known in closed form
 };
-std::vector<NamedSchedule> SchedulesOf(const Arguments& arguments);
+/// A flag that none of them has a use for is an Error, unless one of `beside` has.
+std::vector<NamedSchedule> SchedulesOf(const Arguments& arguments,
+                                       const std::vector<std::string>& beside = {});
 
 /// Throws Error if --overlap is given but none of the schedules overlaps anything.
 void RefuseUselessOverlap(const std::vector<NamedSchedule>& schedules, const Arguments& arguments);

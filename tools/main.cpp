@@ -27,7 +27,7 @@ std::vector<Subcommand> Subcommands() {
       AnalyzeCommand(),    //
       ScheduleCommand(),   //
       ConvergeCommand(),   //
-      TimeToLossCommand(), ValidateCommand(), ListCommand(),
+      TimeToLossCommand(), ValidateCommand(), SweepCommand(), ListCommand(),
   };
 }
 

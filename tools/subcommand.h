@@ -45,6 +45,7 @@ Subcommand AnalyzeCommand();
 Subcommand ConvergeCommand();
 Subcommand TimeToLossCommand();
 Subcommand ValidateCommand();
+Subcommand SweepCommand();
 Subcommand ListCommand();
 
 }  // namespace pipelag
