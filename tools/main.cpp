@@ -27,7 +27,7 @@ std::vector<Subcommand> Subcommands() {
       AnalyzeCommand(),    //
       ScheduleCommand(),   //
       ConvergeCommand(),   //
-      TimeToLossCommand(), ValidateCommand(), SweepCommand(), ListCommand(),
+      TimeToLossCommand(), ValidateCommand(), SweepCommand(), PlanCommand(), ListCommand(),
   };
 }
 

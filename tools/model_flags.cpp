@@ -187,10 +187,6 @@ std::optional<ModelledStep> ModelledStepOf(const Arguments& arguments, const Sch
   return step;
 }
 
-bool ReducesGradients(const RunLayout& layout) {
-  return layout.data * layout.sharding.context > 1 && layout.shard_states < 3;
-}
-
 void AddThroughput(const Throughput& run, int gpus, nlohmann::ordered_json& json) {
   json["gpus"] = gpus;
   json["tokens_per_s_per_gpu"] = run.tokens_per_s_per_gpu;

@@ -50,9 +50,6 @@ struct ModelledStep {
 std::optional<ModelledStep> ModelledStepOf(const Arguments& arguments, const Schedule& schedule,
                                            const std::vector<int>& split = {});
 
-/// Whether copies of weights have gradients to be reduced in an action of its own.
-bool ReducesGradients(const RunLayout& layout);
-
 /// Adds "gpus", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "hfu".
 void AddThroughput(const Throughput& run, int gpus, nlohmann::ordered_json& json);
 std::string ThroughputText(const Throughput& run, int gpus);

@@ -46,6 +46,7 @@ Subcommand ConvergeCommand();
 Subcommand TimeToLossCommand();
 Subcommand ValidateCommand();
 Subcommand SweepCommand();
+Subcommand PlanCommand();
 Subcommand ListCommand();
 
 }  // namespace pipelag
