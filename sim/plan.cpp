@@ -190,7 +190,7 @@ class Narrowing {
 
   bool Beaten(const PlanPoint& point) const {
     if (!slowest_wanted_ || point.least_time <= *slowest_wanted_) return false;
-    if (ranked_time_ && point.least_time < *ranked_time_) return false;
+    if (ranked_time_ && point.least_time <= *ranked_time_) return false;
     return std::any_of(front_.begin(), front_.end(), [&](const Reached& reached) {
       const bool as_good = reached.time <= point.least_time && reached.memory <= point.memory &&
                            reached.delay <= point.gradient_delay;

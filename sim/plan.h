@@ -49,7 +49,7 @@ struct PlanQuestion {
 using StepTimes = std::vector<std::optional<Nanoseconds>>;
 
 /// The points to be simulated, ascending: all that could be among the fastest, on the Pareto front
-/// of step time, memory and gradient delay, or faster than the best of the ranked ones. A point is
+/// of step time, memory and gradient delay, or before the best of the ranked ones. A point is
 /// left out only if it does not fit, or if by its bound none of this can be. On the way the most
 /// promising ones are simulated, into `times`. The same on any number of threads.
 std::vector<size_t> PointsToSimulate(const std::vector<PlanPoint>& points,

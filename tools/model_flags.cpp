@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "models/architecture/config.h"
+#include "tools/flags.h"
 #include "tools/partition_flags.h"
+#include "tools/shape_flags.h"
 
 namespace pipelag {
 namespace {
@@ -19,16 +22,6 @@ int CountOf(const Arguments& arguments, const char* flag, int otherwise) {
   return static_cast<int>(count);
 }
 
-int Needed(const Arguments& arguments, const char* flag) {
-  if (!arguments.Has(flag)) {
-    throw Error(
-        fmt::format("--{} is missing: --machine needs a --model, or a GPT by --layers, "
-                    "--hidden and --heads",
-                    flag));
-  }
-  return CountOf(arguments, flag, 1);
-}
-
 /// The error of a reader, spoken of by the flag.
 template <class Reader>
 auto Read(const Arguments& arguments, const char* flag, Reader read) {
@@ -40,14 +33,7 @@ auto Read(const Arguments& arguments, const char* flag, Reader read) {
 }
 
 Transformer ModelOf(const Arguments& arguments) {
-  if (!arguments.Has("model")) {
-    return Gpt({.layers = Needed(arguments, "layers"),
-                .hidden = Needed(arguments, "hidden"),
-                .heads = Needed(arguments, "heads"),
-                .vocabulary = CountOf(arguments, "vocabulary", GptShape{}.vocabulary),
-                .sequence = CountOf(arguments, "sequence", GptShape{}.sequence),
-                .ffn = arguments.Has("ffn") ? CountOf(arguments, "ffn", 1) : 0});
-  }
+  if (!arguments.Has("model")) return GptOf(arguments);
   Transformer model = Read(arguments, "model", ReadTransformer);
   if (arguments.Has("layers")) {
     const int layers = CountOf(arguments, "layers", 1);
@@ -60,35 +46,18 @@ Transformer ModelOf(const Arguments& arguments) {
   return model;
 }
 
-Recompute RecomputeOf(const Arguments& arguments) {
-  constexpr std::string_view kNames[] = {"none", "selective", "full"};
-  if (!arguments.Has("recompute")) return Recompute::kNone;
-  const std::string name = arguments.Choice("recompute", kNames);
-  if (name == "none") return Recompute::kNone;
-  return name == "full" ? Recompute::kFull : Recompute::kSelective;
-}
-
-bool IsFlash(const Arguments& arguments) {
-  constexpr std::string_view kNames[] = {"flash", "plain"};
-  return !arguments.Has("attention") || arguments.Choice("attention", kNames) == "flash";
-}
-
-Sharding ShardingOf(const Arguments& arguments, const Transformer& model, Precision precision) {
-  Sharding sharding;
-  sharding.tensor = CountOf(arguments, "tensor", 1);
-  sharding.context = CountOf(arguments, "context", 1);
-  sharding.expert = CountOf(arguments, "expert", 1);
-  sharding.sequence_parallel = arguments.Has("sequence-parallel");
-  sharding.flash = IsFlash(arguments);
-  sharding.recompute = RecomputeOf(arguments);
-  sharding.sequences = CountOf(arguments, "microbatch", 1);
-  sharding.tokens = arguments.CountOr("sequence", model.context);
-  const bool wide = precision == Precision::kFp32 || precision == Precision::kTf32;
-  sharding.bytes_per_number = wide ? 4 : 2;
-  if (arguments.Has("expert-capacity")) {
-    sharding.capacity = arguments.Decimal("expert-capacity");
+/// Those of the network's shape that stand in no other group.
+std::vector<Flag> OwnShapeFlags() {
+  std::vector<Flag> flags;
+  for (const Flag& flag : Concatenate({GptFlags(), ShardingFlags()})) {
+    constexpr std::string_view kOfUpdates[] = {"layers", "hidden", "heads", "vocabulary",
+                                               "sequence"};
+    if (std::find(std::begin(kOfUpdates), std::end(kOfUpdates), flag.name) ==
+        std::end(kOfUpdates)) {
+      flags.push_back(flag);
+    }
   }
-  return sharding;
+  return flags;
 }
 
 int ZeroStage(const Arguments& arguments) {
@@ -99,32 +68,27 @@ int ZeroStage(const Arguments& arguments) {
 }  // namespace
 
 std::vector<Flag> ModelFlags() {
-  return {
+  std::vector<Flag> flags = {
       {"machine", "NAME|FILE",
        "takes all times from the model of costs of this machine; other times override them"},
       {"model", "NAME|FILE",
        "known network or its config.json, of which --layers takes the first blocks (default: a GPT "
        "by --layers, --hidden, --heads, --vocabulary)"},
-      {"ffn", "COUNT", "inner size of that GPT's MLP (default: four times --hidden)"},
       {"nodes", "COUNT", "of the machine (default: as many as the run takes)"},
-      {"tensor", "COUNT", "devices that share each layer's matrices (default: 1)"},
       {"data", "COUNT", "data-parallel copies of the pipeline (default: 1)"},
-      {"context", "COUNT", "parts each sequence is cut in (default: 1)"},
-      {"expert", "COUNT", "of the copies, over which routed experts are spread (default: 1)"},
-      {"expert-capacity", "FACTOR", "tokens an expert takes per even share (default: all)"},
-      {"sequence-parallel", "", "norms and residuals cut along the sequence by --tensor",
-       FlagValue::kNone},
-      {"microbatch", "COUNT", "sequences per micro-batch (default: 1)"},
-      {"recompute", "none|selective|full", "activations before the backward (default: none)"},
-      {"attention", "flash|plain", "plain keeps the scores of every pair (default: flash)"},
       {"zero", "0|1|2|3", "what the copies shard of the optimizer's states (default: 0: nothing)"},
-      {"overlap-tensor", "", "run collectives of tensor parallelism beside the products",
-       FlagValue::kNone},
       {"overlap-reduction", "", "reduce gradients block by block beside the backward",
        FlagValue::kNone},
-      {"precision", "NAME", "fp32, tf32, fp16, bf16 or fp8 (default: bf16)"},
+      {"overlap-tensor", "", "run collectives of tensor parallelism beside the products",
+       FlagValue::kNone},
+      {"fused-accumulation", "",
+       "products add their gradients to those of other micro-batches themselves", FlagValue::kNone},
+      {"blocking-messages", "", "a stage that sends waits until that is done", FlagValue::kNone},
+      {"blocking-launches", "", "the host waits for every kernel (CUDA_LAUNCH_BLOCKING=1)",
+       FlagValue::kNone},
       {"efficiency", "FILE", "how much of its peaks the machine gives (JSON), as validate writes"},
   };
+  return Concatenate({std::move(flags), OwnShapeFlags()});
 }
 
 std::optional<ModelledRun> ModelledRunOf(const Arguments& arguments) {
@@ -139,13 +103,16 @@ std::optional<ModelledRun> ModelledRunOf(const Arguments& arguments) {
   run.model = ModelOf(arguments);
   if (arguments.Has("efficiency")) run.efficiency = ReadEfficiency(arguments.Text("efficiency"));
   RunLayout& layout = run.layout;
+  layout.sharding = ShardingOf(arguments, run.model);
   if (arguments.Has("precision")) {
     layout.precision = Read(arguments, "precision", ParsePrecision);
   }
-  layout.sharding = ShardingOf(arguments, run.model, layout.precision);
   layout.data = CountOf(arguments, "data", 1);
   layout.shard_states = ZeroStage(arguments);
   layout.overlap_reduction = arguments.Has("overlap-reduction");
+  layout.fused_accumulation = arguments.Has("fused-accumulation");
+  layout.blocking_messages = arguments.Has("blocking-messages");
+  layout.blocking_launches = arguments.Has("blocking-launches");
   layout.overlap_tensor = arguments.Has("overlap-tensor");
   layout.optimizer = arguments.TextOr("optimizer", "adamw");
   if (SplitKindOf(arguments) == SplitKind::kByHand) layout.split = arguments.SmallNumbers("split");

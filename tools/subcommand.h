@@ -45,6 +45,7 @@ Subcommand AnalyzeCommand();
 Subcommand ConvergeCommand();
 Subcommand TimeToLossCommand();
 Subcommand ValidateCommand();
+Subcommand ModelCommand();
 Subcommand SweepCommand();
 Subcommand PlanCommand();
 Subcommand ListCommand();

@@ -117,7 +117,9 @@ std::vector<std::string_view> KnownArchitectures() {
   return names;
 }
 
-Transformer Gpt(const GptShape& shape) {
+namespace {
+
+void CheckGpt(const GptShape& shape) {
   const auto check = [](int64_t number, const char* what) {
     if (number < 1) throw Error(fmt::format("a GPT of {} {} cannot be", number, what));
   };
@@ -130,6 +132,16 @@ Transformer Gpt(const GptShape& shape) {
     throw Error(
         fmt::format("{} heads do not divide the hidden size of {}", shape.heads, shape.hidden));
   }
+  if (shape.key_value_heads > 0 && shape.heads % shape.key_value_heads != 0) {
+    throw Error(fmt::format("{} heads of keys and values do not divide {} heads",
+                            shape.key_value_heads, shape.heads));
+  }
+}
+
+}  // namespace
+
+Transformer Gpt(const GptShape& shape) {
+  CheckGpt(shape);
   Transformer model;
   model.name =
       fmt::format("gpt of {} layers, {} hidden, {} heads", shape.layers, shape.hidden, shape.heads);
@@ -142,7 +154,8 @@ Transformer Gpt(const GptShape& shape) {
   model.tied = true;
   model.dropout = model.attention_dropout = true;
   Block block;
-  block.heads = block.key_value_heads = shape.heads;
+  block.heads = shape.heads;
+  block.key_value_heads = shape.key_value_heads > 0 ? shape.key_value_heads : shape.heads;
   block.head_dim = shape.hidden / shape.heads;
   block.ffn = shape.ffn > 0 ? shape.ffn : 4 * shape.hidden;
   block.qkv_bias = block.output_bias = block.mlp_bias = true;

@@ -36,9 +36,11 @@ struct GptShape {
   int64_t heads = 0;
   int64_t vocabulary = 51200;
   int64_t sequence = 2048;
-  int64_t ffn = 0;  ///< 0: four times `hidden`
+  int64_t ffn = 0;              ///< 0: four times `hidden`
+  int64_t key_value_heads = 0;  ///< 0: as `heads`
 };
-/// Throws Error if `heads` does not divide `hidden`, or a number is not positive.
+/// Throws Error if `heads` does not divide `hidden` or is not divided by `key_value_heads`, or a
+/// number is not positive.
 Transformer Gpt(const GptShape& shape);
 
 }  // namespace pipelag

@@ -58,6 +58,7 @@ void Portion::Add(const Portion& other) {
   kept += other.kept;
   parameters += other.parameters;
   expert_parameters += other.expert_parameters;
+  tied_parameters += other.tied_parameters;
 }
 
 void Portion::Pass(double forward_bytes, double backward_bytes) {

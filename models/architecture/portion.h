@@ -29,6 +29,7 @@ struct Portion {
   double kept = 0;  ///< bytes
   int64_t parameters = 0;
   int64_t expert_parameters = 0;  ///< in `parameters` too
+  int64_t tied_parameters = 0;    ///< likewise
 
   void Add(const Portion& other);
   /// Reads and writes so many numbers in forward and backward, in one kernel.

@@ -1,5 +1,6 @@
 #include "models/architecture/transformer.h"
 
+#include <algorithm>
 #include <numeric>
 
 namespace pipelag {
@@ -84,6 +85,22 @@ int64_t NormParameters(const Transformer& model) {
 int64_t MlpParameters(int64_t hidden, int64_t inner, bool gated, bool bias) {
   const int64_t into = gated ? 2 * inner : inner;
   return hidden * (into + inner) + (bias ? into + hidden : 0);
+}
+
+std::vector<std::vector<int>> EqualBlocks(const Transformer& model) {
+  std::vector<std::vector<int>> kinds;
+  for (int i = 0; i < model.layers(); ++i) {
+    const Block& block = model.blocks[static_cast<size_t>(i)];
+    const auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const std::vector<int>& other) {
+      return model.blocks[static_cast<size_t>(other[0])] == block;
+    });
+    if (kind == kinds.end()) {
+      kinds.push_back({i});
+    } else {
+      kind->push_back(i);
+    }
+  }
+  return kinds;
 }
 
 int64_t ParameterCount::Total() const {

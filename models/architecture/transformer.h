@@ -78,6 +78,9 @@ struct Transformer {
   bool operator==(const Transformer&) const = default;
 };
 
+/// Indices of blocks that are alike, ascending, by the first of each kind.
+std::vector<std::vector<int>> EqualBlocks(const Transformer& model);
+
 /// Exact numbers of parameters.
 struct ParameterCount {
   int64_t embedding = 0;  ///< tokens, positions, their projection to `hidden` and norm

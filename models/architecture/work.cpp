@@ -72,6 +72,7 @@ PartWork Finish(const Portion& all) {
   work.activation = Rounded(all.kept);
   work.parameters = all.parameters;
   work.expert_parameters = all.expert_parameters;
+  work.tied_parameters = all.tied_parameters;
   return work;
 }
 
@@ -174,6 +175,7 @@ PartWork HeadWork(const Transformer& model, const Sharding& sharding) {
   all.kept += bytes * own * static_cast<double>(dim);
   all.parameters += rows * dim + (model.head_bias ? rows : 0);
   all.kernels += 1;
+  all.tied_parameters = model.tied ? rows * dim : 0;
   // Logits in 32 bits, the sum of their exponentials, the loss; the backward writes their gradient.
   const double logits = static_cast<double>(device.tokens * rows * kBytesOfLogit);
   all.Pass(3 * logits, 2 * logits);
@@ -184,7 +186,53 @@ PartWork HeadWork(const Transformer& model, const Sharding& sharding) {
                                        device.tokens * kBytesOfLogit, 3};
     all.collectives_forward.push_back(per_token);
   }
-  return Finish(all);
+  // Beside the logits their gradient in 32 bits, and both once more in 16.
+  PartWork work = Finish(all);
+  work.recompute_peak = Rounded(2 * logits);
+  return work;
+}
+
+namespace {
+
+template <typename Value>
+auto SumOf(const NetworkWork& work, Value value) {
+  auto sum = value(work.embedding) + value(work.head);
+  for (const PartWork& block : work.blocks) sum += value(block);
+  return sum;
+}
+
+}  // namespace
+
+double NetworkWork::ForwardFlops() const {
+  return SumOf(*this, [](const PartWork& part) { return part.ForwardFlops(); });
+}
+double NetworkWork::BackwardInputFlops() const {
+  return SumOf(*this, [](const PartWork& part) { return part.BackwardInputFlops(); });
+}
+double NetworkWork::BackwardWeightFlops() const {
+  return SumOf(*this, [](const PartWork& part) { return part.BackwardWeightFlops(); });
+}
+double NetworkWork::RecomputedFlops() const {
+  return SumOf(*this, [](const PartWork& part) { return part.RecomputedFlops(); });
+}
+Bytes NetworkWork::Activation() const {
+  return SumOf(*this, [](const PartWork& part) { return part.activation; });
+}
+int64_t NetworkWork::Parameters() const {
+  return SumOf(*this, [](const PartWork& part) { return part.parameters; }) - head.tied_parameters;
+}
+
+NetworkWork WorkOf(const Transformer& model, const Sharding& sharding) {
+  NetworkWork work;
+  work.embedding = EmbeddingWork(model, sharding);
+  work.blocks.resize(model.blocks.size());
+  for (const std::vector<int>& equal : EqualBlocks(model)) {
+    const auto first = static_cast<size_t>(equal[0]);
+    const PartWork block = BlockWork(model, model.blocks[first], sharding);
+    for (const int i : equal) work.blocks[static_cast<size_t>(i)] = block;
+  }
+  work.head = HeadWork(model, sharding);
+  return work;
 }
 
 double ModelFlops(const Transformer& model, int64_t sequences, int64_t tokens,
@@ -193,10 +241,11 @@ double ModelFlops(const Transformer& model, int64_t sequences, int64_t tokens,
   whole.sequences = sequences;
   whole.tokens = tokens;
   whole.flash = attention == AttentionCount::kVisible;
-  double forward =
-      EmbeddingWork(model, whole).ForwardFlops() + HeadWork(model, whole).ForwardFlops();
-  for (const Block& block : model.blocks) forward += BlockWork(model, block, whole).ForwardFlops();
-  return 3 * forward;
+  return 3 * WorkOf(model, whole).ForwardFlops();
+}
+
+double ModelFlopsPerToken(const Transformer& model, int64_t tokens, AttentionCount attention) {
+  return ModelFlops(model, 1, tokens, attention) / static_cast<double>(tokens);
 }
 
 }  // namespace pipelag

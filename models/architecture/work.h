@@ -84,6 +84,7 @@ struct PartWork {
   Bytes recompute_peak = 0;       ///< there beside it while the part's backward runs
   int64_t parameters = 0;         ///< on this device
   int64_t expert_parameters = 0;  ///< of those, in routed experts: reduced over fewer replicas
+  int64_t tied_parameters = 0;    ///< of those, in the head's copy of the embedding
 
   double ForwardFlops() const;
   double BackwardInputFlops() const;
@@ -98,9 +99,26 @@ struct PartWork {
 /// computed too.
 PartWork BlockWork(const Transformer& model, const Block& block, const Sharding& sharding);
 PartWork EmbeddingWork(const Transformer& model, const Sharding& sharding);
-/// Final norm, logits and loss. `parameters` has the matrix also where it is the embedding: a copy,
-/// unless both are on one device (logits are kept in 32 bits: section 4.3).
+/// Final norm, logits and loss. Where the matrix is the embedding, this is a copy of it, unless
+/// both parts are on one device. Logits are kept in 32 bits (section 4.3).
 PartWork HeadWork(const Transformer& model, const Sharding& sharding);
+
+/// Every part of a network, as if one device had them all.
+struct NetworkWork {
+  PartWork embedding;
+  std::vector<PartWork> blocks;
+  PartWork head;
+
+  double ForwardFlops() const;
+  double BackwardInputFlops() const;
+  double BackwardWeightFlops() const;
+  double RecomputedFlops() const;
+  Bytes Activation() const;
+  /// Tied matrices count once.
+  int64_t Parameters() const;
+};
+/// Throws Error as BlockWork.
+NetworkWork WorkOf(const Transformer& model, const Sharding& sharding);
 
 /// kFull: every query with every key of its sequence, the convention of PaLM (arXiv 2204.02311,
 /// appendix B) and Megatron (SC21, arXiv 2104.04473, equation 3); kVisible: only with those that
@@ -111,5 +129,7 @@ enum class AttentionCount : uint8_t { kFull, kVisible };
 /// what model FLOPs utilisation (MFU) divides. Nothing is recomputed, dropped or padded.
 double ModelFlops(const Transformer& model, int64_t sequences, int64_t tokens,
                   AttentionCount attention);
+/// In sequences of so many.
+double ModelFlopsPerToken(const Transformer& model, int64_t tokens, AttentionCount attention);
 
 }  // namespace pipelag

@@ -63,11 +63,12 @@ class Run {
     Estimate estimate;
     SetMessages(estimate);
     double recomputed = 0;
-    for (size_t s = 0; s < stages.size(); ++s) {
-      AddTimes(stages[s], estimate);
-      AddMemory(stages[s], estimate);
-      recomputed += stages[s].recomputed_flops;
+    for (const StageParts& stage : stages) {
+      AddTimes(stage, estimate);
+      AddMemory(stage, estimate);
+      recomputed += stage.recomputed_flops;
     }
+    if (layout_.blocking_messages) Block(estimate.costs);
     if (groups_.replicas.members == 1 && groups_.expert_replicas.members == 1) {
       estimate.reduction.clear();
     }
@@ -91,8 +92,10 @@ class Run {
     costs.activation_bytes = whole / sharding.tensor;
     const int apart = sharding.tensor * sharding.context * layout_.data;
     const bool leaves = apart * layout_.pipeline > machine_.gpus_per_node;
+    // As many GPUs of a node send to another one at once.
+    const double senders = std::min(apart, machine_.gpus_per_node);
     const double share =
-        leaves ? efficiency_.between * machine_.cards_per_node / machine_.gpus_per_node
+        leaves ? efficiency_.between * std::min(1.0, machine_.cards_per_node / senders)
                : efficiency_.inside;
     const LinkSpec& link = leaves ? machine_.between : machine_.inside;
     costs.p2p_bandwidth = {
@@ -105,6 +108,20 @@ class Run {
     }
   }
 
+  /// A message takes its time at the end of the action that makes it, and none afterwards.
+  static void Block(Costs& costs) {
+    const Nanoseconds message =
+        TransferTime(costs.activation_bytes, costs.p2p_bandwidth) + costs.p2p_latency;
+    for (size_t s = 0; s < costs.forward.size(); ++s) {
+      if (s + 1 < costs.forward.size()) costs.forward[s] += message;
+      if (s == 0) continue;
+      costs.backward[s] += message;
+      costs.backward_input[s] += message;
+    }
+    costs.p2p_bandwidth = {};
+    costs.p2p_latency = Nanoseconds{0};
+  }
+
   double Gathering(const StageParts& stage, CollectiveKind kind, int bytes_each) const {
     const auto of = [&](int64_t parameters, const RankGroup& group) {
       return CollectiveSeconds(kind, parameters * bytes_each, group, machine_, efficiency_);
@@ -113,23 +130,39 @@ class Run {
            of(stage.expert_parameters, groups_.expert_replicas);
   }
 
+  /// Device and host work beside each other, but neither is the slower one all the time: a norm of
+  /// order 3 in place of the maximum.
+  static double Together(double device, double host) {
+    return std::cbrt(device * device * device + host * host * host);
+  }
+
   /// What is shown of `time` if each block's share runs beside the other blocks' `beside`.
   static double Shown(double time, double beside, int blocks) {
     const double parts = std::max(blocks, 1);
     return std::max(time / parts, time - beside * (parts - 1) / parts);
   }
 
+  /// Gradients of a micro-batch are added to those of the others before it.
+  double Accumulation(const StageParts& stage) const {
+    if (layout_.microbatches == 1) return 0;
+    return efficiency_.compute_factor *
+           PassSeconds(2 * stage.parameters * bytes_.gradient, machine_.accelerator, efficiency_);
+  }
+
   void AddTimes(const StageParts& stage, Estimate& estimate) const {
     const PartSeconds& own = stage.seconds;
     const double extra = efficiency_.microbatch_overhead / layout_.chunks;
     const auto action = [&](double device, double kernels) {
-      return std::max(device, HostSeconds(kernels, efficiency_)) + extra;
+      const double host = HostSeconds(kernels, efficiency_);
+      return (layout_.blocking_launches ? device + host : Together(device, host)) + extra;
     };
     const double kernels = own.forward_kernels;
     double forward = action(own.forward, kernels);
     double input = action(own.again + own.input, own.again_kernels + kernels);
-    double weight = action(own.weight, kernels / 2) - extra;
-    double fused = action(own.again + own.input + own.weight, own.again_kernels + 2 * kernels);
+    const double weights = layout_.fused_accumulation ? Together(own.weight, Accumulation(stage))
+                                                      : own.weight + Accumulation(stage);
+    double weight = action(weights, kernels / 2) - extra;
+    double fused = action(own.again + own.input + weights, own.again_kernels + 2 * kernels);
     double reduction = Gathering(stage, CollectiveKind::kAllReduce, bytes_.gradient);
     if (layout_.shard_states > 0) {
       const double gathered = Gathering(stage, CollectiveKind::kAllGather, bytes_.weight);

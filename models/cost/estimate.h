@@ -27,10 +27,14 @@ struct RunLayout {
   int shard_states = 1;  ///< ZeRO stage 0, 1, 2 (3: weights too, gathered for every F and backward)
   Precision precision = Precision::kBf16;
   std::string optimizer = "adamw";
-  bool overlap_tensor = false;     ///< collectives of tensor parallelism run beside the products
-  bool overlap_reduction = false;  ///< gradients are reduced block by block while the backward
-                                   ///< runs, and weights gathered while the forward does
-  std::vector<int> split;          ///< blocks per stage; empty: evenly
+  bool fused_accumulation = false;  ///< products add their gradients to the accumulators
+                                    ///< themselves; else that is a pass of its own
+  bool blocking_messages = false;   ///< between stages: whoever sends waits until it is done
+  bool blocking_launches = false;   ///< the host waits for every kernel (CUDA_LAUNCH_BLOCKING=1)
+  bool overlap_tensor = false;      ///< collectives of tensor parallelism run beside the products
+  bool overlap_reduction = false;   ///< gradients are reduced block by block while the backward
+                                    ///< runs, and weights gathered while the forward does
+  std::vector<int> split;           ///< blocks per stage; empty: evenly
 
   int gpus() const { return sharding.tensor * sharding.context * pipeline * data; }
   int64_t sequences() const { return sharding.sequences * microbatches * data; }  ///< per batch

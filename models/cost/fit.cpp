@@ -17,7 +17,7 @@ struct Factor {
 };
 constexpr std::array<Factor, 3> kFactors = {{{&Efficiency::compute_factor, 0.3},
                                              {&Efficiency::communication_factor, 0.1},
-                                             {&Efficiency::launch, 0.1}}};
+                                             {&Efficiency::launch, 0.2}}};
 constexpr size_t kCount = kFactors.size();
 using Vector = std::array<double, kCount>;
 

@@ -16,6 +16,13 @@ struct Products {
   double attention_input = 0;    ///< of `input`
 };
 
+/// A collective is launched like kernels.
+double Calls(const std::vector<StageCollective>& collectives) {
+  double calls = 0;
+  for (const StageCollective& collective : collectives) calls += collective.count;
+  return calls;
+}
+
 class Timer {
  public:
   explicit Timer(const PartSetting& setting) : setting_(setting) {}
@@ -37,8 +44,9 @@ class Timer {
       weight.m = product.k;
       weight.k = product.m;
       if (product.weight) {
-        sum.input += Product(input);
+        sum.input += Product(input) + Casts(product.m * product.n, product.count);
         sum.weight += Product(weight);
+        sum.forward += Casts(product.m * product.k, product.count);
         continue;
       }
       const double both = setting_.flash ? 2 * forward : Product(input) + Product(weight);
@@ -47,6 +55,14 @@ class Timer {
       sum.attention_input += both;
     }
     return sum;
+  }
+
+  /// To 8 bits: 16-bit numbers are read, and written once as they are and once transposed for the
+  /// weights' gradient.
+  double Casts(int64_t numbers, double count) const {
+    constexpr double kBytes = 2 + 1 + 1;
+    if (setting_.precision != Precision::kFp8) return 0;
+    return Passes(static_cast<Bytes>(kBytes * count * static_cast<double>(numbers)));
   }
 
   double Passes(Bytes bytes) const {
@@ -112,7 +128,7 @@ PartSeconds SecondsOf(const PartWork& work, const PartSetting& setting) {
   const double factor = setting.efficiency->compute_factor;
   const Products products = timer.Sum(work.products);
   PartSeconds seconds;
-  seconds.forward_kernels = work.kernels_forward;
+  seconds.forward_kernels = work.kernels_forward + Calls(work.collectives_forward);
   if (!work.recomputed.empty() || work.passes_recomputed > 0) {
     switch (setting.recompute) {
       case Recompute::kNone:
@@ -121,7 +137,7 @@ PartSeconds SecondsOf(const PartWork& work, const PartSetting& setting) {
         seconds.again_kernels = setting.flash ? 0 : kKernelsOfSelective;
         break;
       case Recompute::kFull:
-        seconds.again_kernels = work.kernels_forward;
+        seconds.again_kernels = work.kernels_forward + Calls(work.collectives_recomputed);
         break;
     }
   }

@@ -109,7 +109,9 @@ std::vector<StageParts> PartsOfStages(const Transformer& model, const Machine& m
     }
     stages[s].blocks = split[s].last - split[s].first;
   }
-  Put(timed(HeadWork(model, layout.sharding)), stages.back());
+  PartWork head = HeadWork(model, layout.sharding);
+  if (stages.size() == 1) head.parameters -= head.tied_parameters;  // the embedding is there
+  Put(timed(std::move(head)), stages.back());
   return stages;
 }
 

@@ -53,6 +53,7 @@ constexpr Published kPublished[] = {
     {"opt-350m", 331196416},
     {"opt-175b", 174604468224},
     {"bloom", 176247271424},
+    {"falcon-7b", 6921720704},
     {"OLMo-2-7B", 7298617344},
     {"SmolLM3-3B", 3075098624},
     {"megatron-1.7b", 1652230656},
@@ -92,6 +93,14 @@ TEST(Transformer, EveryPresetSaysWhereItsFiguresAreFrom) {
     EXPECT_EQ(model.name, preset.name);
     EXPECT_GT(model.context, 0) << preset.name;
   }
+}
+
+TEST(Transformer, ListsEqualBlocksOnce) {
+  const auto kinds = [](const char* name) { return EqualBlocks(ReadTransformer(name)); };
+  EXPECT_EQ(kinds("gpt2").size(), 1U);
+  EXPECT_EQ(kinds("gpt2")[0].size(), 12U);
+  EXPECT_EQ(kinds("DeepSeek-V3")[0], (std::vector<int>{0, 1, 2}));
+  EXPECT_EQ(kinds("gpt-oss-20b")[1][1], 3);
 }
 
 TEST(Transformer, IsFoundWhateverTheCaseOfItsName) {
