@@ -20,10 +20,9 @@ void CheckSizes(const MemorySizes& sizes, const Schedule& schedule) {
   }
   for (size_t s = 0; s < sizes.stages.size(); ++s) {
     const StageMemory& stage = sizes.stages[s];
-    const auto [least, most] =
-        std::minmax({stage.weights, stage.gradients, stage.optimizer, stage.activation,
-                     stage.freed_at_input, stage.message, stage.workspace});
-    if (least < 0 || most > kMostBytes) {
+    const auto [least, most] = std::minmax({stage.weights, stage.gradients, stage.optimizer,
+                                            stage.activation, stage.message, stage.workspace});
+    if (least < 0 || std::max(most, -stage.freed_at_input) > kMostBytes) {
       throw Error(fmt::format("stage {}: a size is out of range, it must be from 0 to {}", s,
                               FormatBytes(kMostBytes)));
     }

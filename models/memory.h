@@ -15,9 +15,11 @@ struct StageMemory {
   Bytes gradients = 0;   ///< one accumulator
   Bytes optimizer = 0;   ///< state of optimizer and delay correction
   Bytes activation = 0;  ///< of one micro-batch, from F's start to the end of its B, or of I and W
-  Bytes freed_at_input = 0;  ///< as much of `activation` is freed at the end of I already
-  Bytes message = 0;         ///< one message the stage sends, of either payload
-  Bytes workspace = 0;       ///< beside all that while one of its actions runs
+  Bytes freed_at_input =
+      0;                ///< as much of `activation` is freed at the end of I already; negative:
+                        ///< as much more is there from then on, as W needs what I recomputed
+  Bytes message = 0;    ///< one message the stage sends, of either payload
+  Bytes workspace = 0;  ///< beside all that while one of its actions runs
 };
 
 /// A whole network, by slice, and the devices it is put on.

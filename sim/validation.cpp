@@ -29,6 +29,8 @@ RunErrors ErrorsOf(const MeasuredRun& measured, const PredictedRun& predicted) {
   if (measured.peak_memory_gib && predicted.peak_memory_gib > 0) {
     errors.memory = predicted.peak_memory_gib / *measured.peak_memory_gib - 1;
   }
+  if (measured.forward_s) errors.forward = predicted.forward_s / *measured.forward_s - 1;
+  if (measured.backward_s) errors.backward = predicted.backward_s / *measured.backward_s - 1;
   return errors;
 }
 

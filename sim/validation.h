@@ -9,10 +9,13 @@ namespace pipelag {
 
 /// What was measured of a run; at least one.
 struct MeasuredRun {
-  std::optional<double> step_time_s;
-  std::optional<double> tokens_per_s_per_gpu;
-  std::optional<double> tflops_per_gpu;   ///< model FLOPs: nothing recomputed is counted
-  std::optional<double> peak_memory_gib;  ///< of the rank that needs most
+  std::optional<double> step_time_s = std::nullopt;
+  std::optional<double> tokens_per_s_per_gpu = std::nullopt;
+  /// Model FLOPs: nothing recomputed is counted.
+  std::optional<double> tflops_per_gpu = std::nullopt;
+  std::optional<double> peak_memory_gib = std::nullopt;  ///< of the rank that needs most
+  std::optional<double> forward_s = std::nullopt;   ///< F of the stage that takes longest for it
+  std::optional<double> backward_s = std::nullopt;  ///< and B
 };
 
 struct PredictedRun {
@@ -20,6 +23,8 @@ struct PredictedRun {
   double tokens_per_s_per_gpu = 0;  ///< 0: not known
   double tflops_per_gpu = 0;        ///< 0: not known
   double peak_memory_gib = 0;       ///< 0: not known
+  double forward_s = 0;
+  double backward_s = 0;
 };
 
 /// simulated / measured − 1.
@@ -28,6 +33,8 @@ struct RunErrors {
   /// predicted too slow is positive whatever was measured.
   std::optional<double> time;
   std::optional<double> memory;
+  std::optional<double> forward;
+  std::optional<double> backward;
 };
 RunErrors ErrorsOf(const MeasuredRun& measured, const PredictedRun& predicted);
 

@@ -46,7 +46,8 @@ std::string TextAt(const Json& object, const std::string& place, const char* key
 
 MeasuredRun MeasuredOf(const Json& object, const std::string& place) {
   CheckKeys(object, place,
-            {"step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "peak_memory_gib"});
+            {"step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "peak_memory_gib",
+             "forward_s", "backward_s"});
   if (object.empty()) throw Error(fmt::format("{}: nothing was measured", place));
   const auto number = [&](const char* key) -> std::optional<double> {
     const auto found = object.find(key);
@@ -56,8 +57,9 @@ MeasuredRun MeasuredOf(const Json& object, const std::string& place) {
     }
     return found->get<double>();
   };
-  return {number("step_time_s"), number("tokens_per_s_per_gpu"), number("tflops_per_gpu"),
-          number("peak_memory_gib")};
+  return {number("step_time_s"),    number("tokens_per_s_per_gpu"),
+          number("tflops_per_gpu"), number("peak_memory_gib"),
+          number("forward_s"),      number("backward_s")};
 }
 
 }  // namespace

@@ -24,7 +24,8 @@ struct CaseFile {
 };
 
 /// {"source", "rows": [{"job": {flag: value, …}, "measured": {"step_time_s"?,
-/// "tokens_per_s_per_gpu"?, "tflops_per_gpu"?, "peak_memory_gib"?}, "group"?, "name"?}]}. Throws
+/// "tokens_per_s_per_gpu"?, "tflops_per_gpu"?, "peak_memory_gib"?, "forward_s"?, "backward_s"?},
+/// "group"?, "name"?}]}. Throws
 /// Error with file and JSON path for what is missing, unknown (with the nearest known key) or no
 /// positive number, and if two rows have one name.
 CaseFile ReadCases(const std::filesystem::path& file, std::span<const std::string> job_keys);

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/architecture/config.h"
+#include "models/hardware/machine.h"
 #include "models/schedule/generators.h"
 #include "runtime/correction/correction.h"
 #include "runtime/optimizer/optimizer.h"
@@ -53,11 +54,19 @@ std::vector<Entry> Architectures() {
   return entries;
 }
 
+std::vector<Entry> Machines() {
+  std::vector<Entry> entries;
+  for (const std::string& name : MachineNames())
+    entries.push_back({name, ReadMachine(name).source});
+  return entries;
+}
+
 std::vector<Kind> Kinds() {
   return {
       {"schedules", Schedules()},
       {"models", Models()},
       {"architectures", Architectures()},
+      {"machines", Machines()},
       {"optimizers", Unexplained(OptimizerNames())},
       {"corrections", Unexplained(CorrectionNames())},
       {"backends",
@@ -90,7 +99,8 @@ Subcommand ListCommand() {
   return {
       .name = "list",
       .operands = "",
-      .summary = "names the known schedules, models, optimizers, corrections and backends",
+      .summary =
+          "names the known schedules, models, machines, optimizers, corrections and backends",
       .details = "",
       .flags = {FormatFlag()},
       .run = Run,

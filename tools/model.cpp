@@ -76,6 +76,7 @@ Json PartJson(Json row, int64_t parameters, const PartWork& work) {
   if (work.expert_parameters > 0) row["device_expert_parameters"] = work.expert_parameters;
   row["flops"] = FlopsJson(work);
   row["activation_bytes"] = work.activation;
+  row["held_for_weight_bytes"] = work.held_for_weight;
   row["recompute_peak_bytes"] = work.recompute_peak;
   row["memory_pass_bytes"] = {{"F", work.passes_forward},
                               {"B", work.passes_backward},

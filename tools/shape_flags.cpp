@@ -9,7 +9,7 @@
 namespace pipelag {
 namespace {
 
-constexpr std::string_view kRecomputations[] = {"none", "selective", "full"};
+constexpr std::string_view kRecomputations[] = {"none", "selective", "alternate", "full"};
 constexpr std::string_view kAttentions[] = {"flash", "plain"};
 constexpr std::string_view kPrecisions[] = {"bf16", "fp16", "fp8", "fp32", "tf32"};
 constexpr int64_t kLongestByDefault = 4096;
@@ -91,8 +91,9 @@ std::vector<Flag> ShardingFlags() {
       {"expert-tensor", "COUNT", "parts each routed expert is cut in (default: as --tensor)"},
       {"expert-capacity", "FACTOR",
        "tokens an expert takes per even share, padded (default: all, none padded)"},
-      {"recompute", "none|selective|full",
-       "activations computed again before the backward (default: none)"},
+      {"recompute", "none|selective|alternate|full",
+       "what is computed again before the backward: selective the attention matrix, alternate all "
+       "but attention's and every other product's result (default: none)"},
       {"attention", "flash|plain", "plain keeps the scores of every pair (default: flash)"},
       {"precision", "NAME", "bf16, fp16, fp8, fp32 or tf32 (default: bf16)"},
   };

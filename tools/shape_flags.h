@@ -25,7 +25,7 @@ std::vector<Flag> ShardingFlags();
 /// Without --sequence as long as the model is made for, at most 4096 tokens.
 Sharding ShardingOf(const Arguments& arguments, const Transformer& model);
 
-/// "none", "selective", "full".
+/// "none", "selective", "alternate", "full".
 std::string_view RecomputeName(Recompute recompute);
 
 }  // namespace pipelag

@@ -51,6 +51,8 @@ class Case {
     PredictedRun predicted;
     predicted.step_time_s =
         static_cast<double>(simulation.metrics.step_time.RoundedUp().count()) * 1e-9;
+    predicted.forward_s = LongestOf(costs.forward);
+    predicted.backward_s = LongestOf(costs.backward);
     if (!run_) return predicted;
     const Throughput throughput =
         ThroughputOf(simulation.metrics.step_time, estimate, layout, run_->machine);
@@ -67,6 +69,11 @@ class Case {
       throw Error(fmt::format("{}: a row has one schedule", row.job.PlaceOf("schedule")));
     }
     return Lower(schedules[0], row.job);
+  }
+
+  static double LongestOf(const std::vector<Nanoseconds>& times) {
+    if (times.empty()) return 0;
+    return static_cast<double>(std::max_element(times.begin(), times.end())->count()) * 1e-9;
   }
 
   double PeakOf(const Trace& trace, const MemorySizes& sizes) const {
@@ -135,7 +142,9 @@ std::map<std::string, Efficiency> Fitted(const std::vector<Case>& cases,
       std::vector<double> logs;
       for (const Case* row : rows) {
         const RunErrors of = ErrorsOf(row->row().measured, row->Predict(efficiency, false));
-        logs.push_back(of.time ? std::log1p(*of.time) : 0);
+        for (const std::optional<double>& error : {of.time, of.forward, of.backward}) {
+          if (error) logs.push_back(std::log1p(*error));
+        }
       }
       return logs;
     };
@@ -150,18 +159,21 @@ struct Heading {
   std::string name;
   std::vector<double> time;
   std::vector<double> memory;
+  std::vector<double> actions;  ///< F and B
 };
 
 /// Over the rows that were not calibrated on.
 std::vector<Heading> Headings(const std::vector<Outcome>& outcomes) {
-  std::vector<Heading> headings = {{"all", "unseen rows", {}, {}}};
+  std::vector<Heading> headings = {{"all", "unseen rows", {}, {}, {}}};
   const auto add = [&](const std::string& kind, const std::string& name, const RunErrors& errors) {
     auto found = std::find_if(headings.begin(), headings.end(), [&](const Heading& heading) {
       return heading.kind == kind && heading.name == name;
     });
-    if (found == headings.end()) found = headings.insert(found, {kind, name, {}, {}});
+    if (found == headings.end()) found = headings.insert(found, {kind, name, {}, {}, {}});
     if (errors.time) found->time.push_back(*errors.time);
     if (errors.memory) found->memory.push_back(*errors.memory);
+    if (errors.forward) found->actions.push_back(*errors.forward);
+    if (errors.backward) found->actions.push_back(*errors.backward);
   };
   for (const char* kind : {"all", "group", "schedule", "machine"}) {
     for (const Outcome& outcome : outcomes) {
@@ -208,6 +220,8 @@ nlohmann::ordered_json JsonOf(const CaseFile& cases, const std::vector<Outcome>&
     }
     if (outcome.errors.time) entry["time_error"] = *outcome.errors.time;
     if (outcome.errors.memory) entry["memory_error"] = *outcome.errors.memory;
+    if (outcome.errors.forward) entry["forward_error"] = *outcome.errors.forward;
+    if (outcome.errors.backward) entry["backward_error"] = *outcome.errors.backward;
     rows.push_back(std::move(entry));
   }
   json["rows"] = std::move(rows);
@@ -216,6 +230,7 @@ nlohmann::ordered_json JsonOf(const CaseFile& cases, const std::vector<Outcome>&
     Json summary = {{"by", heading.kind}, {"name", heading.name}};
     if (!heading.time.empty()) summary["time"] = SummaryJson(heading.time);
     if (!heading.memory.empty()) summary["memory"] = SummaryJson(heading.memory);
+    if (!heading.actions.empty()) summary["actions"] = SummaryJson(heading.actions);
     summaries.push_back(std::move(summary));
   }
   json["unseen"] = std::move(summaries);
@@ -234,12 +249,14 @@ std::string Percent(const std::optional<double>& error) {
 
 std::string RowsText(const std::vector<Outcome>& outcomes) {
   std::vector<std::vector<std::string>> rows = {
-      {"row", "group", "schedule", "simulated step", "error", "of memory", ""}};
+      {"row", "group", "schedule", "simulated step", "error", "of memory", "of F", "of B", ""}};
   for (const Outcome& outcome : outcomes) {
     const auto step = Nanoseconds{std::llround(outcome.predicted.step_time_s * 1e9)};
     rows.push_back({outcome.of->row().name, outcome.of->row().group, outcome.of->schedule(),
                     FormatDuration(step), Percent(outcome.errors.time),
-                    Percent(outcome.errors.memory), outcome.calibrated_on ? "calibrated on" : ""});
+                    Percent(outcome.errors.memory), Percent(outcome.errors.forward),
+                    Percent(outcome.errors.backward),
+                    outcome.calibrated_on ? "calibrated on" : ""});
   }
   return FormatTable(rows);
 }
@@ -259,6 +276,7 @@ std::string SummariesText(const std::vector<Outcome>& outcomes) {
   for (const Heading& heading : Headings(outcomes)) {
     add(heading, "time", heading.time);
     add(heading, "memory", heading.memory);
+    add(heading, "F and B", heading.actions);
   }
   return FormatTable(rows);
 }
@@ -327,8 +345,9 @@ Subcommand ValidateCommand() {
           "  {\"source\": TEXT, \"rows\": [{\"job\": {FLAG: VALUE, ...}, \"measured\": {...},\n"
           "   \"group\": TEXT, \"name\": TEXT}, ...]}\n"
           "A job has the flags of 'simulate'; of a run one or more of step_time_s,\n"
-          "tokens_per_s_per_gpu, tflops_per_gpu (nothing recomputed counts) and peak_memory_gib\n"
-          "were measured. Rows of one group share what is calibrated: a machine and a framework.\n"
+          "tokens_per_s_per_gpu, tflops_per_gpu (nothing recomputed counts), peak_memory_gib,\n"
+          "forward_s and backward_s (of the stage that takes longest) were measured. Rows of one "
+          "group share what is calibrated: a machine and a framework.\n"
           "Errors are of the step time, simulated over measured less 1, also where a rate was\n"
           "measured; medians and percentiles are over rows that were not calibrated on.\n\n"
           "Example: pipelag validate tests/validation/sc21.json --calibrate-on first",

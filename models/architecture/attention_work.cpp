@@ -55,18 +55,20 @@ Portion LatentInputs(const Transformer& model, const Block& block, const Shardin
   Portion inputs;
   int64_t entering = 0;
   const auto compress = [&](int64_t rank, int64_t besides) {
-    inputs.products.push_back({device.own, rank + besides, model.hidden});
+    inputs.Multiply({device.own, rank + besides, model.hidden}, {rank + besides}, bytes);
     inputs.parameters += model.hidden * (rank + besides) + rank;
     if (block.qkv_bias) inputs.parameters += rank + besides;
     const double width = static_cast<double>(rank) * own * bytes;
     inputs.Pass(2 * width, 3 * width);
     inputs.kept += 2 * width;  // before and after its norm
+    inputs.held += width + static_cast<double>(rank + besides) * own * bytes;
     inputs.kernels += 1;
     entering += rank + besides;
   };
   const auto expand = [&](int64_t rank, int64_t width) {
-    inputs.products.push_back({device.tokens, width, rank});
+    inputs.Multiply({device.tokens, width, rank}, {width}, bytes);
     inputs.parameters += rank * width;
+    inputs.held += static_cast<double>(device.tokens * width) * bytes;
     inputs.kernels += 1;
   };
   if (latent.query_rank > 0) {
@@ -87,8 +89,11 @@ Portion HeadInputs(const Transformer& model, const Block& block, const Sharding&
   const DeviceTokens device = TokensOf(sharding);
   const int64_t width = (heads.queries + 2 * heads.keys) * block.head_dim;
   Portion inputs;
-  inputs.products.push_back({device.tokens, width, model.hidden});
+  const int64_t key_width = heads.keys * block.head_dim;
+  inputs.Multiply({device.tokens, width, model.hidden},
+                  {width - 2 * key_width, key_width, key_width}, sharding.bytes_per_number);
   inputs.parameters = model.hidden * width + (block.qkv_bias ? width : 0);
+  inputs.held = static_cast<double>(device.tokens * width) * sharding.bytes_per_number;
   inputs.kernels = 1;
   if (block.query_key_norm || block.wide_query_key_norm) {
     const int64_t normed = (heads.queries + heads.keys) * block.head_dim;
@@ -149,12 +154,15 @@ Portion AttentionCore(const Transformer& model, const Block& block, const Shardi
     core.repeated = {scores};
     core.kernels = 1;
     core.kept = kBytesOfSum * matrices * static_cast<double>(device.queries);
+    const int64_t numbers = (heads.queries + heads.keys) * (heads.query_dim + heads.value_dim);
+    core.widest = bytes * static_cast<double>(device.tokens * numbers);
   } else {
     const double numbers =
         matrices * static_cast<double>(device.queries) * static_cast<double>(device.keys);
     core.kernels = 2;
     core.Pass(2 * bytes * numbers, 3 * bytes * numbers);
     core.kept = bytes * numbers;
+    core.widest = 2 * bytes * numbers;
     if (model.attention_dropout) {
       core.Pass((2 * bytes + 1) * numbers, (2 * bytes + 1) * numbers);
       core.kept += (bytes + 1) * numbers;  // its result and its mask
@@ -173,10 +181,11 @@ Portion AttentionOutput(const Transformer& model, const Block& block, const Shar
   const int64_t width = heads.queries * heads.value_dim;
   const double bytes = sharding.bytes_per_number;
   Portion output;
-  output.products.push_back({device.tokens, model.hidden, width});
+  output.Multiply({device.tokens, model.hidden, width}, {model.hidden}, bytes);
   output.parameters = width * model.hidden + (block.output_bias ? model.hidden : 0);
   output.kernels = 1;
   output.kept = bytes * static_cast<double>(device.tokens * width);
+  output.held = output.kept + bytes * static_cast<double>(device.tokens * model.hidden);
   return output;
 }
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "models/architecture/gpt_families.h"
+
 namespace pipelag {
 namespace {
 
@@ -12,25 +14,38 @@ constexpr const char* kLayers = "num_hidden_layers";
 constexpr const char* kHeads = "num_attention_heads";
 constexpr const char* kKeyValueHeads = "num_key_value_heads";
 
-/// What most decoders since LLaMA have in common: RMSNorm, rotary positions, no dropout to speak
-/// of.
-Transformer Decoder(const ConfigKeys& keys, bool tied) {
+/// What a family takes for keys that are not there.
+struct Defaults {
+  bool tied = false;
+  int64_t head_dim = 0;    ///< 0: the hidden size divided by the heads
+  int64_t vocabulary = 0;  ///< 0, and below: the config must say it
+  int64_t heads = 0;
+  int64_t key_value_heads = 0;  ///< 0: as many as heads
+};
+
+int64_t CountOr(const ConfigKeys& keys, const char* name, int64_t otherwise) {
+  return otherwise > 0 ? keys.CountOr({name}, otherwise) : keys.Count({name});
+}
+
+/// What most decoders since LLaMA have in common: RMSNorm, rotary positions.
+Transformer Decoder(const ConfigKeys& keys, const Defaults& defaults) {
   Transformer model;
   model.hidden = keys.Count({kHidden});
-  model.vocabulary = keys.Count({"vocab_size"});
+  model.vocabulary = CountOr(keys, "vocab_size", defaults.vocabulary);
   model.context = keys.CountOr({"max_position_embeddings"}, 0);
-  model.tied = keys.FlagOr("tie_word_embeddings", tied);
+  model.tied = keys.FlagOr("tie_word_embeddings", defaults.tied);
   model.attention_dropout = keys.DecimalOr("attention_dropout", 0) > 0;
   return model;
 }
 
-/// Heads of grouped-query attention; `head_dim` 0: hidden ÷ heads unless given.
-Block Attention(const ConfigKeys& keys, int64_t hidden, int64_t head_dim = 0) {
+/// Grouped-query attention.
+Block Attention(const ConfigKeys& keys, int64_t hidden, const Defaults& defaults) {
   Block block;
-  block.heads = keys.Count({kHeads});
-  block.key_value_heads = keys.CountOr({kKeyValueHeads}, block.heads);
+  block.heads = CountOr(keys, kHeads, defaults.heads);
+  block.key_value_heads = keys.CountOr(
+      {kKeyValueHeads}, defaults.key_value_heads > 0 ? defaults.key_value_heads : block.heads);
   keys.CheckDivides(block.key_value_heads, kKeyValueHeads, block.heads, "/num_attention_heads");
-  block.head_dim = keys.CountOr({"head_dim"}, head_dim);
+  block.head_dim = keys.CountOr({"head_dim"}, defaults.head_dim);
   if (block.head_dim == 0) {
     keys.CheckDivides(block.heads, kHeads, hidden, "/hidden_size");
     block.head_dim = hidden / block.heads;
@@ -39,8 +54,8 @@ Block Attention(const ConfigKeys& keys, int64_t hidden, int64_t head_dim = 0) {
   return block;
 }
 
-Block GatedBlock(const ConfigKeys& keys, int64_t hidden, int64_t head_dim = 0) {
-  Block block = Attention(keys, hidden, head_dim);
+Block GatedBlock(const ConfigKeys& keys, int64_t hidden, const Defaults& defaults = {}) {
+  Block block = Attention(keys, hidden, defaults);
   block.ffn = keys.Count({"intermediate_size"});
   block.gated_mlp = true;
   block.mlp_bias = keys.FlagOr("mlp_bias", false);
@@ -72,13 +87,13 @@ bool FromOn(int64_t layer, int64_t first) { return layer >= first; }
 bool Always(int64_t, int64_t) { return true; }
 
 Transformer ReadLlama(const ConfigKeys& keys) {
-  Transformer model = Decoder(keys, false);
+  Transformer model = Decoder(keys, {});
   Repeat(keys, GatedBlock(keys, model.hidden), model);
   return model;
 }
 
 Transformer ReadSmolLm3(const ConfigKeys& keys) {
-  Transformer model = Decoder(keys, true);
+  Transformer model = Decoder(keys, {.tied = true});
   Repeat(keys, GatedBlock(keys, model.hidden), model);
   return model;
 }
@@ -97,7 +112,7 @@ void CheckActive(const ConfigKeys& keys, const Experts& experts) {
 }
 
 Transformer ReadMixtral(const ConfigKeys& keys) {
-  Transformer model = Decoder(keys, false);
+  Transformer model = Decoder(keys, {});
   Block block = GatedBlock(keys, model.hidden);
   block.experts.routed = keys.Count({"num_local_experts"});
   block.experts.active = keys.CountOr({"num_experts_per_tok"}, 2);
@@ -117,7 +132,7 @@ void SlideQwen(const ConfigKeys& keys, Transformer& model) {
 
 /// Queries, keys and values have biases here, the output has none.
 Transformer ReadQwen2(const ConfigKeys& keys) {
-  Transformer model = Decoder(keys, false);
+  Transformer model = Decoder(keys, {});
   Block block = GatedBlock(keys, model.hidden);
   block.qkv_bias = true;
   block.output_bias = false;
@@ -127,8 +142,8 @@ Transformer ReadQwen2(const ConfigKeys& keys) {
 }
 
 Transformer ReadQwen3(const ConfigKeys& keys) {
-  Transformer model = Decoder(keys, false);
-  Block block = GatedBlock(keys, model.hidden, 128);
+  Transformer model = Decoder(keys, {});
+  Block block = GatedBlock(keys, model.hidden, {.head_dim = 128});
   block.query_key_norm = true;
   Repeat(keys, block, model);
   SlideQwen(keys, model);
@@ -183,7 +198,7 @@ LatentAttention ReadLatent(const ConfigKeys& keys) {
 }
 
 Transformer ReadDeepSeek(const ConfigKeys& keys, bool router_bias) {
-  Transformer model = Decoder(keys, false);
+  Transformer model = Decoder(keys, {});
   Block dense;
   dense.heads = dense.key_value_heads = keys.Count({kHeads});
   dense.latent = ReadLatent(keys);
@@ -217,14 +232,14 @@ Transformer ReadDeepSeekV3(const ConfigKeys& keys) { return ReadDeepSeek(keys, t
 Transformer ReadDeepSeekV2(const ConfigKeys& keys) { return ReadDeepSeek(keys, false); }
 
 Transformer ReadGemma(const ConfigKeys& keys) {
-  Transformer model = Decoder(keys, true);
-  Repeat(keys, GatedBlock(keys, model.hidden, 256), model);
+  Transformer model = Decoder(keys, {.tied = true});
+  Repeat(keys, GatedBlock(keys, model.hidden, {.head_dim = 256}), model);
   return model;
 }
 
 Transformer ReadGemma2(const ConfigKeys& keys) {
-  Transformer model = Decoder(keys, true);
-  Block block = GatedBlock(keys, model.hidden, 256);
+  Transformer model = Decoder(keys, {.tied = true});
+  Block block = GatedBlock(keys, model.hidden, {.head_dim = 256});
   block.norms = 4;
   Repeat(keys, block, model);
   Slide(keys, keys.NumberOr({"sliding_window"}, 4096), EveryOther, 0, model);
@@ -232,8 +247,11 @@ Transformer ReadGemma2(const ConfigKeys& keys) {
 }
 
 Transformer ReadGemma3(const ConfigKeys& keys) {
-  Transformer model = Decoder(keys, true);
-  Block block = GatedBlock(keys, model.hidden, 256);
+  // Published files leave out what is as in the smallest of them.
+  constexpr Defaults kDefaults = {
+      .tied = true, .head_dim = 256, .vocabulary = 262208, .heads = 8, .key_value_heads = 4};
+  Transformer model = Decoder(keys, kDefaults);
+  Block block = GatedBlock(keys, model.hidden, kDefaults);
   block.norms = 4;
   block.query_key_norm = true;
   Repeat(keys, block, model);
@@ -243,8 +261,8 @@ Transformer ReadGemma3(const ConfigKeys& keys) {
 }
 
 Transformer ReadGptOss(const ConfigKeys& keys) {
-  Transformer model = Decoder(keys, false);
-  Block block = Attention(keys, model.hidden, 64);
+  Transformer model = Decoder(keys, {});
+  Block block = Attention(keys, model.hidden, {.head_dim = 64});
   block.qkv_bias = block.output_bias = keys.FlagOr("attention_bias", true);
   block.sinks = true;
   block.gated_mlp = true;
@@ -268,109 +286,6 @@ Transformer ReadOlmo(const ConfigKeys& keys) {
 Transformer ReadOlmo2(const ConfigKeys& keys) {
   Transformer model = ReadLlama(keys);
   for (Block& block : model.blocks) block.wide_query_key_norm = true;
-  return model;
-}
-
-/// Two matrices, LayerNorm, biases, as many heads of keys as of queries.
-Block GptBlock(const ConfigKeys& keys, int64_t hidden, int64_t heads, const char* heads_name,
-               int64_t ffn) {
-  keys.CheckDivides(heads, heads_name, hidden, "the hidden size");
-  Block block;
-  block.heads = block.key_value_heads = heads;
-  block.head_dim = hidden / heads;
-  block.ffn = ffn;
-  block.qkv_bias = block.output_bias = block.mlp_bias = true;
-  return block;
-}
-
-Transformer ReadGpt2(const ConfigKeys& keys) {
-  Transformer model;
-  model.norm = NormKind::kLayer;
-  model.hidden = keys.Count({"n_embd", kHidden});
-  model.vocabulary = keys.Count({"vocab_size"});
-  model.context = keys.CountOr({"n_positions", "n_ctx", "max_position_embeddings"}, 1024);
-  model.positions = PositionKind::kLearned;
-  model.position_rows = model.context;
-  model.tied = keys.FlagOr("tie_word_embeddings", true);
-  model.dropout = keys.DecimalOr("resid_pdrop", 0.1) > 0;
-  model.attention_dropout = keys.DecimalOr("attn_pdrop", 0.1) > 0;
-  const int64_t ffn = keys.CountOr({"n_inner"}, 4 * model.hidden);
-  const Block block = GptBlock(keys, model.hidden, keys.Count({"n_head", kHeads}), "n_head", ffn);
-  model.blocks.assign(static_cast<size_t>(keys.Count({"n_layer", kLayers})), block);
-  return model;
-}
-
-Transformer ReadOpt(const ConfigKeys& keys) {
-  constexpr int64_t kRowsBeforeTheFirst = 2;
-  Transformer model = Decoder(keys, true);
-  model.norm = NormKind::kLayer;
-  model.positions = PositionKind::kLearned;
-  model.context = keys.CountOr({"max_position_embeddings"}, 2048);
-  model.position_rows = model.context + kRowsBeforeTheFirst;
-  model.embedding_dim = keys.NumberOr({"word_embed_proj_dim"}, 0);
-  model.final_norm =
-      keys.FlagOr("do_layer_norm_before", true) && !keys.FlagOr("_remove_final_layer_norm", false);
-  model.dropout = keys.DecimalOr("dropout", 0.1) > 0;
-  if (!keys.FlagOr("layer_norm_elementwise_affine", true)) model.norm = NormKind::kBare;
-  Block block = GptBlock(keys, model.hidden, keys.Count({kHeads}), kHeads, keys.Count({"ffn_dim"}));
-  block.qkv_bias = block.output_bias = block.mlp_bias = keys.FlagOr("enable_bias", true);
-  Repeat(keys, block, model);
-  return model;
-}
-
-Transformer ReadBloom(const ConfigKeys& keys) {
-  Transformer model;
-  model.norm = NormKind::kLayer;
-  model.hidden = keys.Count({kHidden, "n_embed"});
-  model.vocabulary = keys.Count({"vocab_size"});
-  model.context = keys.CountOr({"seq_length"}, 2048);
-  model.tied = keys.FlagOr("tie_word_embeddings", true);
-  model.embedding_norm = true;
-  model.alibi = true;
-  model.dropout = keys.DecimalOr("hidden_dropout", 0) > 0;
-  model.attention_dropout = keys.DecimalOr("attention_dropout", 0) > 0;
-  const int64_t heads = keys.Count({"n_head", kHeads, "num_attention_heads"});
-  model.blocks.assign(static_cast<size_t>(keys.Count({"n_layer", kLayers})),
-                      GptBlock(keys, model.hidden, heads, "n_head", 4 * model.hidden));
-  return model;
-}
-
-Transformer ReadFalcon(const ConfigKeys& keys) {
-  Transformer model;
-  model.norm = NormKind::kLayer;
-  model.hidden = keys.Count({kHidden, "n_embed"});
-  model.vocabulary = keys.Count({"vocab_size"});
-  model.context = keys.CountOr({"max_position_embeddings"}, 2048);
-  model.tied = keys.FlagOr("tie_word_embeddings", true);
-  model.alibi = keys.FlagOr("alibi", false);
-  model.dropout = keys.DecimalOr("hidden_dropout", 0) > 0;
-  model.attention_dropout = keys.DecimalOr("attention_dropout", 0) > 0;
-  const int64_t heads = keys.Count({kHeads, "n_head"});
-  Block block = GptBlock(keys, model.hidden, heads, kHeads,
-                         keys.CountOr({"ffn_hidden_size"}, 4 * model.hidden));
-  block.qkv_bias = block.output_bias = block.mlp_bias = keys.FlagOr("bias", false);
-  const bool newer = keys.FlagOr("new_decoder_architecture", false);
-  const int64_t grouped = keys.CountOr({"num_kv_heads", "n_head_kv"}, heads);
-  const bool single = keys.FlagOr("multi_query", true) && !newer;
-  block.key_value_heads = single ? 1 : newer ? grouped : heads;
-  keys.CheckDivides(block.key_value_heads, "num_kv_heads", heads, "/num_attention_heads");
-  block.parallel = keys.FlagOr("parallel_attn", true) || newer;
-  const int64_t norms = keys.CountOr({"num_ln_in_parallel_attn"}, newer ? 2 : 1);
-  block.norms = block.parallel ? static_cast<int>(norms) : 2;
-  model.blocks.assign(static_cast<size_t>(keys.Count({kLayers, "n_layer"})), block);
-  return model;
-}
-
-/// GPT-NeoX and Pythia: the halves side by side, each with its norm.
-Transformer ReadGptNeoX(const ConfigKeys& keys) {
-  Transformer model = Decoder(keys, false);
-  model.norm = NormKind::kLayer;
-  model.dropout = keys.DecimalOr("hidden_dropout", 0) > 0;
-  Block block =
-      GptBlock(keys, model.hidden, keys.Count({kHeads}), kHeads, keys.Count({"intermediate_size"}));
-  block.qkv_bias = block.output_bias = keys.FlagOr("attention_bias", true);
-  block.parallel = keys.FlagOr("use_parallel_residual", true);
-  Repeat(keys, block, model);
   return model;
 }
 

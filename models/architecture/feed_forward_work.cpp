@@ -1,5 +1,7 @@
 // Feed-forward networks as one device computes them: dense, and routed experts with what every
 // token passes besides. Knows nothing of recomputation.
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "models/architecture/portion.h"
@@ -11,18 +13,27 @@ namespace {
 constexpr double kBytesOfRouting = 4;  // routers compute in 32 bits
 
 /// Two products with an activation function between them, `count` times over `rows` tokens each.
-/// Its input is kept by whoever made it.
+/// Its input is kept, and held for its weights, by whoever made it.
 Portion TwoProducts(double rows, double count, int64_t hidden, int64_t inner, bool gated,
                     double bytes) {
   const int64_t into = gated ? 2 * inner : inner;
   const auto m = static_cast<int64_t>(std::ceil(rows));
-  const double times = m > 0 ? count * rows / static_cast<double>(m) : 0;
+  const double rounded_up = 1 - rows / static_cast<double>(m);
   const double numbers = rows * count * static_cast<double>(inner);
   Portion mlp;
-  mlp.products = {{m, into, hidden, times}, {m, hidden, inner, times}};
+  MatrixProduct up = {m, into, hidden, count};
+  MatrixProduct down = {m, hidden, inner, count};
+  up.masked = down.masked = rounded_up;
+  if (gated) {
+    mlp.Multiply(up, {inner, inner}, bytes);
+  } else {
+    mlp.Multiply(up, {inner}, bytes);
+  }
+  mlp.Multiply(down, {hidden}, bytes);
   mlp.kernels = 2;
   mlp.Pass((gated ? 3 : 2) * bytes * numbers, (gated ? 5 : 3) * bytes * numbers);
-  mlp.kept = (gated ? 3 : 2) * bytes * numbers;
+  mlp.held = bytes * (numbers + rows * count * static_cast<double>(into + hidden));
+  mlp.kept = mlp.widest = (gated ? 3 : 2) * bytes * numbers;
   return mlp;
 }
 
@@ -39,10 +50,14 @@ Routing RoutingOf(const Block& block, const Sharding& sharding) {
   Routing routing;
   routing.cut = sharding.expert_tensor > 0 ? sharding.expert_tensor : sharding.tensor;
   if (sharding.tensor % routing.cut != 0) {
-    throw Error("tensor parallelism of experts does not divide that of the stage");
+    throw Error(fmt::format("tensor parallelism of {} does not divide by the experts' own of {}",
+                            sharding.tensor, routing.cut));
   }
   if (routing.cut < sharding.tensor && !sharding.sequence_parallel) {
-    throw Error("tensor parallelism of experts below the stage's needs sequence parallelism");
+    throw Error(
+        fmt::format("tensor parallelism of {} for experts, below the {} of the rest, needs "
+                    "sequence parallelism",
+                    routing.cut, sharding.tensor));
   }
   routing.experts = Divided(block.experts.routed, sharding.expert, "expert", "routed experts");
   const double room = sharding.capacity > 0 ? sharding.capacity : 1;
@@ -77,12 +92,12 @@ Portion Router(const Transformer& model, const Block& block, const Sharding& sha
   const DeviceTokens device = TokensOf(sharding);
   const int64_t routed = block.experts.routed;
   Portion router;
-  router.products.push_back({device.own, routed, model.hidden});
+  router.Multiply({device.own, routed, model.hidden}, {routed}, kBytesOfRouting);
   router.parameters = routed * (model.hidden + (block.experts.router_bias ? 1 : 0));
   router.kernels = 1;
   const double bytes = kBytesOfRouting * static_cast<double>(device.own * routed);
   router.Pass(2 * bytes, 3 * bytes);
-  router.kept = bytes;
+  router.kept = router.held = bytes;
   return router;
 }
 
@@ -93,7 +108,10 @@ Portion Routed(const Transformer& model, const Block& block, const Sharding& sha
   const auto here = static_cast<double>(routing.experts);
   Portion mlp = TwoProducts(routing.pairs / here, here, model.hidden, inner, block.gated_mlp,
                             sharding.bytes_per_number);
-  mlp.kept += routing.pairs * static_cast<double>(model.hidden * sharding.bytes_per_number);
+  const double input =
+      routing.pairs * static_cast<double>(model.hidden * sharding.bytes_per_number);
+  mlp.kept += input;
+  mlp.held += input;
   mlp.parameters =
       routing.experts * MlpParameters(model.hidden, inner, block.gated_mlp, experts.bias);
   mlp.expert_parameters = mlp.parameters;
@@ -109,7 +127,7 @@ Portion Shared(const Transformer& model, const Block& block, const Sharding& sha
                             block.gated_mlp, sharding.bytes_per_number);
   mlp.parameters = MlpParameters(model.hidden, inner, block.gated_mlp, false);
   if (block.experts.shared_gate) {
-    mlp.products.push_back({device.own, 1, model.hidden});
+    mlp.Multiply({device.own, 1, model.hidden}, {1}, sharding.bytes_per_number);
     mlp.parameters += model.hidden;
     mlp.kernels += 1;
   }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "models/error.h"
@@ -49,6 +50,7 @@ DeviceTokens TokensOf(const Sharding& sharding) {
 
 void Portion::Add(const Portion& other) {
   Append(products, other.products);
+  Append(results, other.results);
   Append(repeated, other.repeated);
   passes_forward += other.passes_forward;
   passes_backward += other.passes_backward;
@@ -56,6 +58,8 @@ void Portion::Add(const Portion& other) {
   Append(collectives_backward, other.collectives_backward);
   kernels += other.kernels;
   kept += other.kept;
+  held += other.held;
+  widest = std::max(widest, other.widest);
   parameters += other.parameters;
   expert_parameters += other.expert_parameters;
   tied_parameters += other.tied_parameters;
@@ -65,6 +69,17 @@ void Portion::Pass(double forward_bytes, double backward_bytes) {
   passes_forward += forward_bytes;
   passes_backward += backward_bytes;
   ++kernels;
+}
+
+void Portion::Multiply(const MatrixProduct& product, std::initializer_list<int64_t> widths,
+                       double bytes) {
+  products.push_back(product);
+  for (const int64_t width : widths) {
+    MatrixProduct part = product;
+    part.n = width;
+    const double rows = static_cast<double>(product.m) * (1 - product.masked) * product.count;
+    results.push_back({part, rows * static_cast<double>(width) * bytes});
+  }
 }
 
 void Portion::Enter(const Sharding& sharding, double bytes) {
@@ -99,6 +114,7 @@ Portion Norm(const Transformer& model, const Sharding& sharding) {
   Portion norm;
   norm.Pass(2 * bytes, 3 * bytes);
   norm.kept = bytes;
+  norm.widest = 2 * bytes;
   norm.parameters = NormParameters(model);
   return norm;
 }

@@ -2,6 +2,7 @@
 // if nothing is recomputed. Knows neither which part they belong to nor recomputation.
 #pragma once
 
+#include <initializer_list>
 #include <vector>
 
 #include "models/architecture/transformer.h"
@@ -18,15 +19,24 @@ struct DeviceTokens {
   int64_t own = 0;      ///< of those, what norms and residuals see
 };
 
+/// What a framework that takes nothing together computes by one product.
+struct ProductResult {
+  MatrixProduct product;
+  double bytes = 0;
+};
+
 struct Portion {
   std::vector<MatrixProduct> products;
+  std::vector<ProductResult> results;   ///< of products by weights, in order
   std::vector<MatrixProduct> repeated;  ///< by the backward itself
   double passes_forward = 0;            ///< bytes
   double passes_backward = 0;
   std::vector<StageCollective> collectives_forward;
   std::vector<StageCollective> collectives_backward;
   int kernels = 0;
-  double kept = 0;  ///< bytes
+  double kept = 0;    ///< bytes
+  double held = 0;    ///< bytes that the weights' gradients are made of
+  double widest = 0;  ///< bytes of the gradients that the widest step reads and writes
   int64_t parameters = 0;
   int64_t expert_parameters = 0;  ///< in `parameters` too
   int64_t tied_parameters = 0;    ///< likewise
@@ -34,6 +44,8 @@ struct Portion {
   void Add(const Portion& other);
   /// Reads and writes so many numbers in forward and backward, in one kernel.
   void Pass(double forward_bytes, double backward_bytes);
+  /// `product`, whose result consists of parts so wide, each computed by itself if need be.
+  void Multiply(const MatrixProduct& product, std::initializer_list<int64_t> widths, double bytes);
   /// From where norms work to where products are cut by `tensor`, and back: vectors of `bytes` in
   /// all. Megatron's f and g, or with sequence parallelism its g-bar and its conjugate.
   void Enter(const Sharding& sharding, double bytes);

@@ -1,5 +1,6 @@
 #include "models/architecture/work.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "models/architecture/portion.h"
@@ -43,7 +44,8 @@ Portion Norms(const Transformer& model, const Block& block, const Sharding& shar
   // Norms of a parallel block read one vector, and if there is one norm both halves read its
   // result.
   if (block.parallel) norms.kept = vector;
-  norms.kept += (block.parallel && block.norms == 1 ? 1 : 2) * vector;
+  norms.held = (block.parallel && block.norms == 1 ? 1 : 2) * vector;
+  norms.kept += norms.held;
   return norms;
 }
 
@@ -70,10 +72,39 @@ PartWork Finish(const Portion& all) {
   work.collectives_backward = all.collectives_backward;
   work.kernels_forward = all.kernels;
   work.activation = Rounded(all.kept);
+  work.recompute_peak = Rounded(all.widest);
+  work.held_for_weight = Rounded(all.held);
   work.parameters = all.parameters;
   work.expert_parameters = all.expert_parameters;
   work.tied_parameters = all.tied_parameters;
   return work;
+}
+
+/// Keeps attention's result and those of the first, third, ... product; the collectives whose
+/// result would be kept as it is not are repeated.
+void KeepAlternate(PartWork& work, const Portion& all, const Portion& core, const Portion& output,
+                   Bytes input, bool flash) {
+  const Bytes whole = work.activation;
+  // What `output` keeps is attention's result; its sums are kept with it, its matrix never.
+  double kept = static_cast<double>(input) + output.kept + (flash ? core.kept : 0);
+  for (size_t i = 0; i < all.results.size(); ++i) {
+    if (i % 2 == 0) {
+      kept += all.results[i].bytes;
+    } else {
+      work.recomputed.push_back(all.results[i].product);
+    }
+  }
+  if (!flash) {
+    work.recomputed.insert(work.recomputed.end(), core.products.begin(), core.products.end());
+  }
+  work.passes_recomputed = Rounded(all.passes_forward - (flash ? core.passes_forward : 0));
+  for (const StageCollective& collective : all.collectives_forward) {
+    const bool gathers = collective.kind == CollectiveKind::kAllGather ||
+                         collective.kind == CollectiveKind::kAllToAll;
+    if (gathers) work.collectives_recomputed.push_back(collective);
+  }
+  work.activation = Rounded(kept);
+  work.recompute_peak += std::max<Bytes>(0, whole - work.activation);
 }
 
 void Repeat(PartWork& work, const Portion& portion) {
@@ -96,7 +127,8 @@ PartWork BlockWork(const Transformer& model, const Block& block, const Sharding&
   all.Add(AttentionInputs(model, block, sharding));
   const Portion core = AttentionCore(model, block, sharding);
   all.Add(core);
-  all.Add(AttentionOutput(model, block, sharding));
+  const Portion output = AttentionOutput(model, block, sharding);
+  all.Add(output);
   all.Add(block.experts.routed > 0 ? ExpertMlp(model, block, sharding)
                                    : DenseMlp(model, block, sharding));
   all.Add(Residuals(model, block, sharding));
@@ -110,12 +142,15 @@ PartWork BlockWork(const Transformer& model, const Block& block, const Sharding&
     case Recompute::kSelective:
       if (sharding.flash) break;
       Repeat(work, core);
-      work.recompute_peak = Rounded(core.kept);
-      work.activation -= work.recompute_peak;
+      work.activation -= Rounded(core.kept);
+      work.recompute_peak += Rounded(core.kept);
+      break;
+    case Recompute::kAlternate:
+      KeepAlternate(work, all, core, output, input, sharding.flash);
       break;
     case Recompute::kFull:
       Repeat(work, all);
-      work.recompute_peak = work.activation - input;
+      work.recompute_peak += work.activation - input;
       work.activation = input;
       break;
   }
@@ -135,12 +170,14 @@ PartWork EmbeddingWork(const Transformer& model, const Sharding& sharding) {
   // Looked up; the backward adds to the rows of the table's gradient.
   const double looked_up = bytes * static_cast<double>(device.tokens * dim);
   all.Pass(2 * looked_up, 3 * looked_up);
+  all.held = looked_up;
   all.Leave(sharding, looked_up);
   if (projected) {
     all.products.push_back({device.own, model.hidden, dim});
     all.parameters += model.hidden * dim;
     all.kernels += 1;
     all.kept += bytes * own * static_cast<double>(dim);
+    all.held += vector;
   }
   if (model.positions == PositionKind::kLearned) {
     all.parameters += model.position_rows * model.hidden;
@@ -169,10 +206,12 @@ PartWork HeadWork(const Transformer& model, const Sharding& sharding) {
     all.parameters += model.hidden * dim;
     all.kernels += 1;
     all.kept += bytes * own * static_cast<double>(model.hidden);
+    all.held += bytes * own * static_cast<double>(model.hidden + dim);
   }
   all.Enter(sharding, bytes * static_cast<double>(device.tokens * dim));
   all.products.push_back({device.tokens, rows, dim});
   all.kept += bytes * own * static_cast<double>(dim);
+  all.held += bytes * own * static_cast<double>(dim);
   all.parameters += rows * dim + (model.head_bias ? rows : 0);
   all.kernels += 1;
   all.tied_parameters = model.tied ? rows * dim : 0;
@@ -180,16 +219,17 @@ PartWork HeadWork(const Transformer& model, const Sharding& sharding) {
   const double logits = static_cast<double>(device.tokens * rows * kBytesOfLogit);
   all.Pass(3 * logits, 2 * logits);
   all.kept += logits;
+  all.held += logits / kBytesOfLogit * bytes;
+  // PyTorch's cross entropy: gradients of its result and of the logits, both in 32 bits. Megatron's
+  // works in place and needs a quarter of that.
+  all.widest = std::max(all.widest, 2 * logits);
   if (sharding.tensor > 1) {
     // The greatest logit, the sum of exponentials and the target's logit of every token.
     const StageCollective per_token = {CollectiveKind::kAllReduce, ShardingGroup::kTensor,
                                        device.tokens * kBytesOfLogit, 3};
     all.collectives_forward.push_back(per_token);
   }
-  // Beside the logits their gradient in 32 bits, and both once more in 16.
-  PartWork work = Finish(all);
-  work.recompute_peak = Rounded(2 * logits);
-  return work;
+  return Finish(all);
 }
 
 namespace {

@@ -16,8 +16,10 @@
 namespace pipelag {
 
 /// kSelective: the attention matrix and what it is multiplied with. Flash attention does that
-/// anyway, so with it kSelective is kNone. kFull: the block's input alone is kept.
-enum class Recompute : uint8_t { kNone, kSelective, kFull };
+/// anyway, so with it kSelective is kNone. kAlternate: all but the results of attention and of
+/// every other product by weights, the first among them (PyTorch's selective checkpointing as
+/// torchtitan sets it up). kFull: the block's input alone is kept.
+enum class Recompute : uint8_t { kNone, kSelective, kAlternate, kFull };
 
 /// How a micro-batch is laid over the devices of one stage.
 struct Sharding {
@@ -45,8 +47,8 @@ struct MatrixProduct {
                        ///< (scores and values of attention) I has twice the FLOPs of F and W none
   bool reads = true;   ///< the m×k operand comes out of memory: not flash attention's scores
   bool writes = true;  ///< nor do they get there as the m×n result
-  double masked = 0;   ///< share of the FLOPs that is skipped, as the result is known to be zero:
-                       ///< what a query may not see. Flash attention alone skips
+  double masked = 0;   ///< share of the FLOPs that is not there: what flash attention skips, as
+                       ///< a query may not see it, and rows that make m a whole number
 
   double Flops() const {
     return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) * count *
@@ -81,7 +83,12 @@ struct PartWork {
   std::vector<StageCollective> collectives_recomputed;
   int kernels_forward = 0;        ///< launched, each with its overhead
   Bytes activation = 0;           ///< kept from F to the backward, under `recompute`
-  Bytes recompute_peak = 0;       ///< there beside it while the part's backward runs
+  Bytes recompute_peak = 0;       ///< there beside it while the part's backward runs: what is
+                                  ///< computed again, and the gradients on both sides of the
+                                  ///< part's widest step
+  Bytes held_for_weight = 0;      ///< what W reads, if it runs apart from I: of the products by
+                                  ///< weights their inputs and the gradients of their results.
+                                  ///< May be more than `activation` if that is recomputed
   int64_t parameters = 0;         ///< on this device
   int64_t expert_parameters = 0;  ///< of those, in routed experts: reduced over fewer replicas
   int64_t tied_parameters = 0;    ///< of those, in the head's copy of the embedding

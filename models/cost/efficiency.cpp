@@ -78,6 +78,7 @@ const std::vector<EfficiencyTerm>& EfficiencyTerms() {
       {"between", &Efficiency::between},
       {"overlap", &Efficiency::overlap},
       {"collective", &Efficiency::collective},
+      {"message", &Efficiency::message},
       {"compute_factor", &Efficiency::compute_factor},
       {"communication_factor", &Efficiency::communication_factor},
       {"microbatch_overhead", &Efficiency::microbatch_overhead},

@@ -68,6 +68,7 @@ class Run {
       AddMemory(stage, estimate);
       recomputed += stage.recomputed_flops;
     }
+    if (layout_.sharding.expert == 1) estimate.costs.overlap.clear();
     if (layout_.blocking_messages) Block(estimate.costs);
     if (groups_.replicas.members == 1 && groups_.expert_replicas.members == 1) {
       estimate.reduction.clear();
@@ -109,9 +110,9 @@ class Run {
   }
 
   /// A message takes its time at the end of the action that makes it, and none afterwards.
-  static void Block(Costs& costs) {
-    const Nanoseconds message =
-        TransferTime(costs.activation_bytes, costs.p2p_bandwidth) + costs.p2p_latency;
+  void Block(Costs& costs) const {
+    const Nanoseconds message = TransferTime(costs.activation_bytes, costs.p2p_bandwidth) +
+                                costs.p2p_latency + Rounded(efficiency_.message);
     for (size_t s = 0; s < costs.forward.size(); ++s) {
       if (s + 1 < costs.forward.size()) costs.forward[s] += message;
       if (s == 0) continue;
@@ -187,6 +188,11 @@ class Run {
     costs.backward_input.push_back(Rounded(input));
     costs.backward_weight.push_back(Rounded(weight));
     costs.update.push_back(UpdateOf(stage));
+    // Each hides its experts' messages behind the other's work (DualPipe: arXiv 2412.19437, section
+    // 3.2.1).
+    const double exchange = own.exchange_forward + own.exchange_backward;
+    costs.overlap.push_back(
+        Rounded(std::max(forward + fused - exchange, std::min(exchange, forward + fused))));
     estimate.reduction.push_back(Rounded(reduction));
   }
 
@@ -198,14 +204,21 @@ class Run {
     return cost;
   }
 
-  int StateShards() const {
-    return layout_.shard_states > 0 ? std::max(1, groups_.replicas.members) : 1;
+  /// What a device holds of its stage's states if copies shard them. Routed experts have fewer
+  /// copies.
+  double StateShare(const StageParts& stage) const {
+    if (layout_.shard_states == 0 || stage.parameters == 0) return 1;
+    const double experts =
+        static_cast<double>(stage.expert_parameters) / static_cast<double>(stage.parameters);
+    return (1 - experts) / std::max(1, groups_.replicas.members) +
+           experts / std::max(1, groups_.expert_replicas.members);
   }
 
   Nanoseconds UpdateOf(const StageParts& stage) const {
     UpdateCost cost = CostOfUpdate(stage);
-    cost.floats_moved /= StateShards();
-    cost.matrix_flops /= StateShards();
+    const double share = StateShare(stage);
+    cost.floats_moved = static_cast<int64_t>(static_cast<double>(cost.floats_moved) * share);
+    cost.matrix_flops *= share;
     const Accelerator& accelerator = machine_.accelerator;
     const DeviceRates rates{
         {static_cast<int64_t>(PeakFlops(accelerator, layout_.precision == Precision::kFp8
@@ -219,16 +232,17 @@ class Run {
 
   void AddMemory(const StageParts& stage, Estimate& estimate) const {
     const auto parameters = static_cast<double>(stage.parameters);
-    const double shards = StateShards();
+    const double share = StateShare(stage);
     const int zero = layout_.shard_states;
     StageMemory memory;
-    memory.weights = BytesOf(parameters * bytes_.weight / (zero >= 3 ? shards : 1));
-    memory.gradients = BytesOf(parameters * bytes_.gradient / (zero >= 2 ? shards : 1));
+    memory.weights = BytesOf(parameters * bytes_.weight * (zero >= 3 ? share : 1));
+    memory.gradients = BytesOf(parameters * bytes_.gradient * (zero >= 2 ? share : 1));
     memory.optimizer =
         BytesOf((parameters * bytes_.own +
-                 static_cast<double>(CostOfUpdate(stage).state_floats) * kStateBytes) /
-                shards);
+                 static_cast<double>(CostOfUpdate(stage).state_floats) * kStateBytes) *
+                share);
     memory.activation = stage.activation;
+    memory.freed_at_input = stage.activation - stage.held_for_weight;
     memory.message = estimate.costs.activation_bytes;
     memory.workspace = stage.recompute_peak;
     if (zero >= 3) {  // two blocks are whole at a time, and the gradients of one
@@ -253,9 +267,14 @@ void CheckLayout(const Transformer& model, const RunLayout& layout) {
                             model.name.empty() ? "the network" : model.name, model.layers(), stages,
                             layout.pipeline, layout.chunks));
   }
-  if (layout.data % layout.sharding.expert != 0) {
-    throw Error(fmt::format("expert parallelism of {} does not divide the {} data-parallel ranks",
-                            layout.sharding.expert, layout.data));
+  const Sharding& sharding = layout.sharding;
+  const int ranks = sharding.tensor * sharding.context * layout.data;
+  const int cut = sharding.expert_tensor > 0 ? sharding.expert_tensor : sharding.tensor;
+  if (ranks % (sharding.expert * cut) != 0) {
+    throw Error(
+        fmt::format("expert parallelism of {}, each expert cut in {}, does not divide the "
+                    "{} ranks of a stage (tensor {}, context {}, data {})",
+                    sharding.expert, cut, ranks, sharding.tensor, sharding.context, layout.data));
   }
   if (layout.shard_states < 0 || layout.shard_states > 3) {
     throw Error(fmt::format("there is no ZeRO stage {}: 0 to 3", layout.shard_states));

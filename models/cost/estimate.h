@@ -16,8 +16,9 @@
 namespace pipelag {
 
 /// How a training run is laid over the GPUs: tensor · context · pipeline · data of them. Ranks of a
-/// tensor group are neighbours, then context, then data (which `sharding.expert` divides), then
-/// pipeline: Megatron's order.
+/// tensor group are neighbours, then context, then data, then pipeline: Megatron's order. Routed
+/// experts divide the ranks of a pipeline stage anew: those that share an expert are neighbours,
+/// then the `sharding.expert` of them that together hold all, then copies.
 struct RunLayout {
   Sharding sharding;
   int pipeline = 1;
@@ -42,7 +43,8 @@ struct RunLayout {
 
 /// Of one pipeline; the others are its copies.
 struct Estimate {
-  Costs costs;         ///< per stage; backward split and fused; overlap; message and its link
+  Costs costs;         ///< per stage; backward split and fused; message and its link; overlap if
+                       ///< there are experts' messages to be hidden
   MemorySizes memory;  ///< of one device of each stage
   std::vector<Nanoseconds> reduction;  ///< per stage: gradients over the replicas, and gathering
                                        ///< what sharded states made, alone on its links; with

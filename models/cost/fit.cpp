@@ -9,7 +9,7 @@
 namespace pipelag {
 namespace {
 
-/// Of one run, and of each factor around 1: standard deviations of logarithms.
+/// Of one run, and of each factor around its start: standard deviations of logarithms.
 constexpr double kOfRun = 0.02;
 struct Factor {
   double Efficiency::*value;

@@ -13,7 +13,8 @@ namespace pipelag {
 using LogErrors = std::function<std::vector<double>(const Efficiency&)>;
 
 /// Starts at `start` and moves compute_factor, communication_factor and launch so that the squared
-/// log errors, weighed against how far such factors usually are from 1, become least
+/// log errors, weighed against how far such factors usually are from their
+/// defaults, become least
 /// (Gauss-Newton, maximum a posteriori). One run is enough: what it does not tell stays as it is.
 /// Throws Error if an error is not finite.
 Efficiency FitEfficiency(const Efficiency& start, const LogErrors& errors);

@@ -1,6 +1,7 @@
 #include "models/cost/part_time.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace pipelag {
 namespace {
@@ -15,13 +16,6 @@ struct Products {
   double attention_forward = 0;  ///< of `forward`
   double attention_input = 0;    ///< of `input`
 };
-
-/// A collective is launched like kernels.
-double Calls(const std::vector<StageCollective>& collectives) {
-  double calls = 0;
-  for (const StageCollective& collective : collectives) calls += collective.count;
-  return calls;
-}
 
 class Timer {
  public:
@@ -69,7 +63,25 @@ class Timer {
     return PassSeconds(bytes, setting_.machine->accelerator, *setting_.efficiency);
   }
 
+  /// A collective is launched like a kernel, and waits for the last of its members' hosts: the more
+  /// there are, the later that is.
+  double Calls(const std::vector<StageCollective>& collectives) const {
+    double calls = 0;
+    for (const StageCollective& collective : collectives) {
+      calls += collective.count * (1 + std::log2(GroupOf(collective.group).members)) / 2;
+    }
+    return calls;
+  }
+
   double Gaps(double kernels) const { return kernels * setting_.efficiency->kernel; }
+
+  double Exchange(const std::vector<StageCollective>& collectives) const {
+    double time = 0;
+    for (const StageCollective& collective : collectives) {
+      if (collective.group == ShardingGroup::kExpert) time += Time(collective);
+    }
+    return time;
+  }
 
   /// Collectives that nothing hides, rings as far as `attention` does not, and those of tensor
   /// parallelism as far as `products` do not.
@@ -79,10 +91,7 @@ class Timer {
     double rings = 0;
     double beside = 0;
     for (const StageCollective& collective : collectives) {
-      const double time =
-          collective.count * CollectiveSeconds(collective.kind, collective.bytes,
-                                               GroupOf(collective.group), *setting_.machine,
-                                               *setting_.efficiency);
+      const double time = Time(collective);
       if (collective.kind == CollectiveKind::kRing) {
         rings += time;
       } else if (setting_.overlap_tensor && collective.group == ShardingGroup::kTensor) {
@@ -96,6 +105,12 @@ class Timer {
   }
 
  private:
+  double Time(const StageCollective& collective) const {
+    return collective.count * CollectiveSeconds(collective.kind, collective.bytes,
+                                                GroupOf(collective.group), *setting_.machine,
+                                                *setting_.efficiency);
+  }
+
   const RankGroup& GroupOf(ShardingGroup group) const {
     switch (group) {
       case ShardingGroup::kTensor:
@@ -118,6 +133,8 @@ PartSeconds& PartSeconds::operator+=(const PartSeconds& other) {
   input += other.input;
   weight += other.weight;
   again += other.again;
+  exchange_forward += other.exchange_forward;
+  exchange_backward += other.exchange_backward;
   forward_kernels += other.forward_kernels;
   again_kernels += other.again_kernels;
   return *this;
@@ -128,7 +145,7 @@ PartSeconds SecondsOf(const PartWork& work, const PartSetting& setting) {
   const double factor = setting.efficiency->compute_factor;
   const Products products = timer.Sum(work.products);
   PartSeconds seconds;
-  seconds.forward_kernels = work.kernels_forward + Calls(work.collectives_forward);
+  seconds.forward_kernels = work.kernels_forward + timer.Calls(work.collectives_forward);
   if (!work.recomputed.empty() || work.passes_recomputed > 0) {
     switch (setting.recompute) {
       case Recompute::kNone:
@@ -136,8 +153,9 @@ PartSeconds SecondsOf(const PartWork& work, const PartSetting& setting) {
       case Recompute::kSelective:
         seconds.again_kernels = setting.flash ? 0 : kKernelsOfSelective;
         break;
+      case Recompute::kAlternate:
       case Recompute::kFull:
-        seconds.again_kernels = work.kernels_forward + Calls(work.collectives_recomputed);
+        seconds.again_kernels = work.kernels_forward + timer.Calls(work.collectives_recomputed);
         break;
     }
   }
@@ -154,6 +172,9 @@ PartSeconds SecondsOf(const PartWork& work, const PartSetting& setting) {
                             timer.Gaps(seconds.again_kernels)) +
                   timer.Collectives(work.collectives_recomputed, factor * again.attention_forward,
                                     factor * again.forward);
+  seconds.exchange_forward = timer.Exchange(work.collectives_forward);
+  seconds.exchange_backward =
+      timer.Exchange(work.collectives_backward) + timer.Exchange(work.collectives_recomputed);
   return seconds;
 }
 

@@ -10,10 +10,12 @@ namespace pipelag {
 
 /// Sums over parts: every entry is additive.
 struct PartSeconds {
-  double forward = 0;  ///< on the device, collectives included
-  double input = 0;    ///< backward for the input, collectives included
-  double weight = 0;   ///< backward for the weights
-  double again = 0;    ///< what is recomputed before the backward, collectives included
+  double forward = 0;            ///< on the device, collectives included
+  double input = 0;              ///< backward for the input, collectives included
+  double weight = 0;             ///< backward for the weights
+  double again = 0;              ///< what is recomputed before the backward, collectives included
+  double exchange_forward = 0;   ///< of `forward`: experts' all-to-alls
+  double exchange_backward = 0;  ///< of `input` and `again`
   double forward_kernels = 0;
   double again_kernels = 0;
 

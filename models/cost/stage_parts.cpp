@@ -18,6 +18,7 @@ struct Part {
 void Put(const Part& part, StageParts& stage) {
   stage.seconds += part.seconds;
   stage.activation += part.work.activation;
+  stage.held_for_weight += part.work.held_for_weight;
   stage.recompute_peak = std::max(stage.recompute_peak, part.work.recompute_peak);
   stage.parameters += part.work.parameters;
   stage.expert_parameters += part.work.expert_parameters;
@@ -73,10 +74,11 @@ RunGroups GroupsOf(const RunLayout& layout) {
   RunGroups groups;
   groups.stage.tensor = {sharding.tensor, 1};
   groups.stage.context = {sharding.context, sharding.tensor};
-  groups.stage.expert = {sharding.expert, replica_stride};
+  const int cut = sharding.expert_tensor > 0 ? sharding.expert_tensor : sharding.tensor;
+  groups.stage.expert = {sharding.expert, cut};
   groups.replicas = {sharding.context * layout.data, sharding.tensor};
-  groups.expert_replicas = {std::max(1, layout.data / sharding.expert),
-                            replica_stride * sharding.expert};
+  groups.expert_replicas = {std::max(1, replica_stride * layout.data / (cut * sharding.expert)),
+                            cut * sharding.expert};
   return groups;
 }
 

@@ -13,9 +13,10 @@ namespace pipelag {
 struct StageParts {
   PartSeconds seconds;  ///< of one micro-batch
   int blocks = 0;
-  Bytes activation = 0;      ///< of one micro-batch
-  Bytes recompute_peak = 0;  ///< the largest part's
-  int64_t parameters = 0;    ///< on one device
+  Bytes activation = 0;       ///< of one micro-batch
+  Bytes held_for_weight = 0;  ///< of one micro-batch, from I's end to W's
+  Bytes recompute_peak = 0;   ///< the largest part's
+  int64_t parameters = 0;     ///< on one device
   int64_t expert_parameters = 0;
   double recomputed_flops = 0;
   std::vector<ParameterShape> tensors;  ///< of one device: weights of products, the rest as one

@@ -191,6 +191,18 @@ TEST_F(Config, OfSeveralModalitiesIsReadForItsText) {
       HasSubstr("config.json: /text_config/vocab_size: is missing"));
 }
 
+TEST_F(Config, OfGemma3LeavesOutWhatIsUsual) {
+  const Transformer model = Read(R"({"model_type": "gemma3", "text_config": {"model_type":
+      "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34,
+      "sliding_window": 1024}})");
+  // google/gemma-3-4b: 3.88B without the vision tower, arXiv 2503.19786, table 1: 675M + 3209M.
+  const ParameterCount count = CountParameters(model);
+  EXPECT_NEAR(static_cast<double>(count.embedding), 675e6, 5e6);
+  EXPECT_NEAR(static_cast<double>(count.Total() - count.embedding), 3209e6, 1e6);
+  EXPECT_EQ(model.blocks[4].window, 1024);
+  EXPECT_EQ(model.blocks[5].window, 0);
+}
+
 TEST_F(Config, ThatLacksAFigureIsRefused) {
   for (const char* key : {"model_type", "hidden_size", "num_hidden_layers", "num_attention_heads",
                           "vocab_size", "intermediate_size"}) {

@@ -96,7 +96,7 @@ TEST(Model, OfBadInputEndsInOneSentence) {
       {"gpt2 --layers 2", "--layers: the operand says what the network is"},
       {"gpt2 --tensor 5", "tensor parallelism of 5 does not divide 12 heads"},
       {"gpt2 --context 3", "context parallelism of 3 does not divide 1024 tokens"},
-      {"gpt2 --recompute some", "--recompute: 'some' is none of none, selective, full"},
+      {"gpt2 --recompute some", "--recompute: 'some' is none of none, selective, alternate, full"},
       {"Mixtral-8x7B --expert 3", "expert parallelism of 3 does not divide 8 routed experts"},
       {"Mixtral-8x7B --expert-capacity 0", "--expert-capacity: '0' is not a positive factor"},
       {"Mixtral-8x7B --tensor 2 --expert-tensor 1", "needs sequence parallelism"},
