@@ -17,6 +17,7 @@ __extension__ using Wide = unsigned __int128;
 /// Beyond these no sum of a network stays within 64 bits.
 constexpr Bytes kMostBytes = Bytes{1} << 40;
 constexpr Nanoseconds kMostTime = std::chrono::hours(24);
+constexpr std::string_view kNoneFits = "no split fits: even the leanest";
 constexpr size_t kMostParts = 100'000;
 
 void CheckParts(const std::vector<NetworkPart>& parts) {
@@ -149,10 +150,10 @@ class DynamicProgram {
         next = last;
         greatest = own == least[0];
       });
-      if (greatest) FailLeanest(load_.setting(), Place(stage).rank, least[0]);
+      if (greatest) FailLeanest(load_.setting(), kNoneFits, Place(stage).rank, least[0]);
       first = next;
     }
-    FailLeanest(load_.setting(), Place(0).rank, least[0]);
+    FailLeanest(load_.setting(), kNoneFits, Place(0).rank, least[0]);
   }
 
   const PartitionLoad& load_;
@@ -176,7 +177,7 @@ PartitionLoad::PartitionLoad(const std::vector<NetworkPart>& parts, const Partit
   sums(optimizer_, [](const NetworkPart& part) { return part.memory.optimizer; });
   sums(activation_, [](const NetworkPart& part) { return part.memory.activation; });
   shortest_.assign(parts.size() + 1, std::numeric_limits<int64_t>::max());
-  for (size_t i = parts.size(); i-- > 0;) {
+  for (size_t i = parts.size() - 1; i-- > 0;) {
     shortest_[i] = shortest_[i + 1];
     if (parts[i].layer) shortest_[i] = std::min(shortest_[i], parts[i].Time().count());
   }
@@ -202,11 +203,10 @@ PartitionLoad::PartitionLoad(const std::vector<NetworkPart>& parts, const Partit
   }
 }
 
-void FailLeanest(const PartitionSetting& setting, int rank, Bytes needed) {
-  throw Error(
-      fmt::format("no split fits: even the leanest needs {} on rank {}, {} more than its {}",
-                  FormatBytes(needed), rank, FormatBytes(needed - setting.memory_limit),
-                  FormatBytes(setting.memory_limit)));
+void FailLeanest(const PartitionSetting& setting, std::string_view what, int rank, Bytes needed) {
+  throw Error(fmt::format("{} needs {} on rank {}, {} more than its {}", what, FormatBytes(needed),
+                          rank, FormatBytes(needed - setting.memory_limit),
+                          FormatBytes(setting.memory_limit)));
 }
 
 PartitionSetting PartitionSettingOf(const Program& program, Bandwidth bandwidth,

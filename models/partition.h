@@ -22,7 +22,7 @@ struct NetworkPart {
   Nanoseconds backward_input{0};
   Nanoseconds backward_weight{0};
   StageMemory memory;  ///< of this part; `message`: what passes on if a cut is right behind it
-  bool layer = true;   ///< every stage gets at least one such; false: embedding and head
+  bool layer = true;   ///< every stage gets at least one such; false: goes with its neighbour
 
   Nanoseconds Time() const { return forward + backward; }
 };
@@ -65,10 +65,10 @@ Partition AssessPartition(const std::vector<NetworkPart>& parts, std::vector<Lay
                           const PartitionSetting& setting);
 
 /// The split with the least bottleneck of all that keep to the limit. Of several: the flattest
-/// (least sum of squared rank times), then the one with more parts in front. With several stages on
-/// a rank the search gives up beyond some 10^5 beginnings (`proven` is false then), and the result
-/// is only as flat as moving single cuts makes it. Throws Error if there are more stages than
-/// layers, and if no split fits: by how much the leanest one misses.
+/// (least sum of squared stage times), then the one with more parts in front. With several stages
+/// on a rank the search gives up beyond some 10^4 beginnings (`proven` is false then), and the
+/// result is only as flat as moving single cuts makes it. Throws Error if there are more stages
+/// than layers, and if no split fits: by how much the leanest one misses.
 Partition BestPartition(const std::vector<NetworkPart>& parts, const PartitionSetting& setting);
 
 /// Times per stage. The backward is split where every part knows its halves; `activation_bytes` is

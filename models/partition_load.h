@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <string_view>
 #include <vector>
 
 #include "models/partition.h"
@@ -35,7 +36,7 @@ class PartitionLoad {
   int64_t CutTime(int stage, int cut) const {
     return crosses_[static_cast<size_t>(stage)] ? cut_time_[static_cast<size_t>(cut - 1)] : 0;
   }
-  /// The least time of a layer at or behind part `first`.
+  /// The least time of a layer at or behind part `first`, but before the last part.
   int64_t ShortestLayer(int first) const { return shortest_[static_cast<size_t>(first)]; }
   /// Placed stages of each slice.
   const std::vector<const StagePlace*>& PlacesOf(int stage) const {
@@ -68,6 +69,7 @@ class PartitionLoad {
 Partition SearchPartition(const std::vector<NetworkPart>& parts, const PartitionLoad& load);
 
 /// What no search found: no split fits the memory.
-[[noreturn]] void FailLeanest(const PartitionSetting& setting, int rank, Bytes needed);
+[[noreturn]] void FailLeanest(const PartitionSetting& setting, std::string_view what, int rank,
+                              Bytes needed);
 
 }  // namespace pipelag

@@ -16,7 +16,7 @@ __extension__ using Wide = unsigned __int128;
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 /// Kept beginnings of as many stages and parts, and of all in one question.
 constexpr size_t kMostAlike = 64;
-constexpr int64_t kMostBeginnings = 100'000;
+constexpr int64_t kMostBeginnings = 30'000;
 
 /// The first stages of a split, up to part `last`.
 struct Beginning {
@@ -24,7 +24,7 @@ struct Beginning {
   int before = -1;            ///< the beginning without the last of its stages
   std::vector<int64_t> time;  ///< per rank; 0 once it gets nothing more
   std::vector<int64_t> memory;
-  Wide squares = 0;
+  Wide squares = 0;  ///< of its stages' times, added
 
   bool NeverWorseThan(const Beginning& other) const {
     for (size_t rank = 0; rank < time.size(); ++rank) {
@@ -48,9 +48,11 @@ class Search {
         last_stage_[static_cast<size_t>(place->rank)] = stage;
       }
     }
-    int behind_layers = load.parts();
-    while (!parts[static_cast<size_t>(behind_layers - 1)].layer) --behind_layers;
-    ending_ = load.Time(behind_layers, load.parts());
+    ending_first_ = load.parts() - 1;
+    while (ending_first_ > 0 && !parts[static_cast<size_t>(ending_first_ - 1)].layer) {
+      --ending_first_;
+    }
+    ending_ = load.Time(ending_first_, load.parts());
     ends_.resize(last_stage_.size());
     for (const StagePlace* place : load.PlacesOf(load.stages() - 1)) {
       ends_[static_cast<size_t>(place->rank)] = true;
@@ -62,7 +64,7 @@ class Search {
         load_.setting().memory_limit > 0 ? load_.setting().memory_limit : kUnlimited;
     std::optional<Partition> best = Even(limit);
     if (!best) best = Polished(Find(kUnlimited, limit).stages, limit);
-    if (!best) FailForMemory(limit);
+    if (!best) FailForMemory();
     best = Polished(best->stages, limit);
     bool proven = true;
     int64_t beaten = LowerBound() - 1;  // no split is as good as this
@@ -106,11 +108,14 @@ class Search {
     return partition;
   }
 
-  static Wide Squares(const Partition& partition) {
+  Wide SquareOf(int first, int last) const {
+    const auto time = static_cast<Wide>(load_.Time(first, last));
+    return time * time;
+  }
+
+  Wide Squares(const std::vector<LayerRange>& stages) const {
     Wide sum = 0;
-    for (const Nanoseconds time : partition.rank_time) {
-      sum += static_cast<Wide>(time.count()) * static_cast<Wide>(time.count());
-    }
+    for (const LayerRange& range : stages) sum += SquareOf(range.first, range.last);
     return sum;
   }
 
@@ -120,24 +125,15 @@ class Search {
     if (!best) return best;
     for (bool better = true; better;) {
       better = false;
-      for (size_t cut = 1; cut < best->stages.size(); ++cut) {
-        for (const int by : {1, -1}) {
-          std::vector<LayerRange> moved = best->stages;
-          moved[cut - 1].last += by;
-          moved[cut].first += by;
-          const auto has_layer = [&](const LayerRange& range) {
-            return range.last > range.first && load_.Layers(range.first, range.last) >= 1;
-          };
-          if (!has_layer(moved[cut - 1]) || !has_layer(moved[cut])) continue;
-          const auto other = Assessed(std::move(moved), limit);
-          if (!other || std::pair(other->bottleneck, Squares(*other)) >=
-                            std::pair(best->bottleneck, Squares(*best))) {
-            continue;
-          }
-          best = other;
-          better = true;
+      ForEachMove(best->stages, [&](std::vector<LayerRange> moved) {
+        auto other = Assessed(std::move(moved), limit);
+        if (!other || std::pair(other->bottleneck, Squares(other->stages)) >=
+                          std::pair(best->bottleneck, Squares(best->stages))) {
+          return false;
         }
-      }
+        best = std::move(other);
+        return better = true;
+      });
     }
     return best;
   }
@@ -183,7 +179,7 @@ class Search {
     for (; last <= load_.parts() && load_.Layers(last, load_.parts()) >= behind; ++last) {
       if (load_.Layers(from.last, last) < 1) continue;
       if (behind > 0 && load_.CutTime(stage, last) > time_limit) continue;
-      Beginning own{last, index, from.time, from.memory, from.squares};
+      Beginning own{last, index, from.time, from.memory, from.squares + SquareOf(from.last, last)};
       bool fits = true;
       bool in_time = true;
       for (const StagePlace* place : load_.PlacesOf(stage)) {
@@ -209,7 +205,7 @@ class Search {
     int64_t layers = 0;
     for (size_t rank = 0; rank < own.time.size(); ++rank) {
       if (last_stage_[rank] <= stage) continue;
-      // What stands behind all layers, a head, is bound to come here.
+      // The last part, and what belongs to it, is bound to come here.
       const int64_t left = time_limit - own.time[rank] - (ends_[rank] ? ending_ : 0);
       if (left < 0) return false;
       room += left;
@@ -217,30 +213,23 @@ class Search {
     }
     const int64_t rest = load_.Time(own.last, load_.parts()) - ending_;
     if (rest * streams() > room) return false;
-    return shortest == 0 || load_.Layers(own.last, load_.parts()) * streams() <= layers;
+    return shortest == 0 || load_.Layers(own.last, ending_first_) * streams() <= layers;
   }
 
-  /// What a rank has that gets nothing more makes no difference, except to flatness.
+  /// What a rank has that gets nothing more makes no difference.
   void Close(Beginning& own, int stage) const {
     for (const StagePlace* place : load_.PlacesOf(stage)) {
       const auto rank = static_cast<size_t>(place->rank);
       if (last_stage_[rank] != stage) continue;
-      own.squares += static_cast<Wide>(own.time[rank]) * static_cast<Wide>(own.time[rank]);
       own.time[rank] = own.memory[rank] = 0;
     }
-  }
-
-  static Wide OpenSquares(const Beginning& own) {
-    Wide sum = own.squares;
-    for (const int64_t time : own.time) sum += static_cast<Wide>(time) * static_cast<Wide>(time);
-    return sum;
   }
 
   /// Of beginnings that end alike, the flattest that no flatter one is never worse than. False if
   /// others are left out.
   static bool Prune(std::vector<Beginning>& alike) {
     std::vector<std::pair<Wide, size_t>> order;
-    for (size_t i = 0; i < alike.size(); ++i) order.emplace_back(OpenSquares(alike[i]), i);
+    for (size_t i = 0; i < alike.size(); ++i) order.emplace_back(alike[i].squares, i);
     std::sort(order.begin(), order.end());
     std::vector<Beginning> kept;
     bool complete = true;
@@ -259,35 +248,48 @@ class Search {
     return complete;
   }
 
-  /// What a placed stage can hold of messages at most.
-  Bytes MostMessages(const StagePlace& place) const {
-    Bytes largest = 0;
-    for (const NetworkPart& part : parts_) largest = std::max(largest, part.memory.message);
-    return largest * (place.forward_slots + place.backward_slots);
+  /// By how much a split misses that cannot be made leaner by moving single cuts.
+  [[noreturn]] void FailForMemory() const {
+    const auto fullest = [](const Partition& partition) {
+      return std::max_element(partition.rank_memory.begin(), partition.rank_memory.end());
+    };
+    Partition lean = *Even(kUnlimited);
+    for (bool better = true; better;) {
+      better = false;
+      ForEachMove(lean.stages, [&](std::vector<LayerRange> moved) {
+        Partition other = AssessPartition(parts_, std::move(moved), load_.setting());
+        if (*fullest(other) >= *fullest(lean)) return false;
+        lean = std::move(other);
+        return better = true;
+      });
+    }
+    FailLeanest(load_.setting(), "no split was found that fits: the leanest",
+                static_cast<int>(fullest(lean) - lean.rank_memory.begin()), *fullest(lean));
   }
 
-  [[noreturn]] void FailForMemory(Bytes limit) const {
-    Bytes missed = limit;
-    Bytes enough = 0;
-    for (const StagePlace& place : load_.setting().places) {
-      enough += load_.Memory(place, 0, load_.parts()) + MostMessages(place);
+  /// Every split that differs by one part at one cut, until `take` takes one.
+  template <class Take>
+  void ForEachMove(const std::vector<LayerRange>& stages, const Take& take) const {
+    const std::vector<LayerRange> from = stages;
+    for (size_t cut = 1; cut < from.size(); ++cut) {
+      for (const int by : {1, -1}) {
+        std::vector<LayerRange> moved = from;
+        moved[cut - 1].last += by;
+        moved[cut].first += by;
+        const auto has_layer = [&](const LayerRange& range) {
+          return range.last > range.first && load_.Layers(range.first, range.last) >= 1;
+        };
+        if (has_layer(moved[cut - 1]) && has_layer(moved[cut]) && take(std::move(moved))) return;
+      }
     }
-    while (enough - missed > 1) {
-      const Bytes tried = missed + (enough - missed) / 2;
-      (Find(kUnlimited, tried).stages.empty() ? missed : enough) = tried;
-    }
-    const Partition leanest =
-        AssessPartition(parts_, Find(kUnlimited, enough).stages, load_.setting());
-    const auto greatest = std::max_element(leanest.rank_memory.begin(), leanest.rank_memory.end());
-    FailLeanest(load_.setting(), static_cast<int>(greatest - leanest.rank_memory.begin()),
-                *greatest);
   }
 
   const std::vector<NetworkPart>& parts_;
   const PartitionLoad& load_;
   std::vector<int> last_stage_;  ///< of each rank
-  int64_t ending_ = 0;           ///< time of what stands behind all layers
-  std::vector<bool> ends_;       ///< the ranks that get it
+  int ending_first_ = 0;         ///< the parts from here on are the last stage's whatever comes
+  int64_t ending_ = 0;           ///< their time
+  std::vector<bool> ends_;       ///< the ranks that get them
 };
 
 }  // namespace

@@ -104,8 +104,11 @@ std::optional<Stages> ModelledStagesOf(const Arguments& arguments, const Program
   const Estimate even = EstimateRun(run->model, run->machine, layout, run->efficiency);
   Bytes memory = even.memory.device;
   if (arguments.Has("device-memory")) memory = arguments.Size("device-memory");
-  return SplitByFlags(arguments, BlocksAsParts(run->model, run->machine, layout, run->efficiency),
-                      program, even.costs.p2p_bandwidth, memory);
+  Stages stages =
+      SplitByFlags(arguments, PartsOfNetwork(run->model, run->machine, layout, run->efficiency),
+                   program, even.costs.p2p_bandwidth, memory);
+  stages.counts = SplitOfBlocks(stages.partition.stages);
+  return stages;
 }
 
 Stages SplitByFlags(const Arguments& arguments, std::vector<NetworkPart> parts,
@@ -122,6 +125,7 @@ Stages SplitByFlags(const Arguments& arguments, std::vector<NetworkPart> parts,
         stages.kind == SplitKind::kEven ? EvenCounts(parts, count) : CountsByHand(arguments, count);
     stages.partition = AssessPartition(parts, PartitionByCounts(parts, counts), setting);
   }
+  stages.counts = LayerCounts(parts, stages.partition.stages);
   stages.costs = StageCosts(parts, stages.partition.stages);
   stages.memory = StageSizes(parts, stages.partition.stages);
   stages.messages = CutMessages(parts, stages.partition.stages);
@@ -153,12 +157,11 @@ std::optional<Stages> StagesOf(const Arguments& arguments, const Program& progra
 }
 
 std::string SplitText(const Stages& stages) {
-  const std::vector<int> counts = LayerCounts(stages.parts, stages.partition.stages);
   const std::vector<Nanoseconds>& times = stages.partition.rank_time;
   const auto slowest = std::max_element(times.begin(), times.end());
   std::string text =
       fmt::format("split {}: {} layers; rank {} is the slowest with {} for a micro-batch",
-                  KindName(stages.kind), fmt::join(counts, ","), slowest - times.begin(),
+                  KindName(stages.kind), fmt::join(stages.counts, ","), slowest - times.begin(),
                   FormatDuration(*slowest));
   if (stages.partition.bottleneck > *slowest) {
     text += fmt::format(", but messages over a link take {}",
@@ -170,7 +173,7 @@ std::string SplitText(const Stages& stages) {
 
 nlohmann::ordered_json SplitJson(const Stages& stages) {
   nlohmann::ordered_json json = {{"by", KindName(stages.kind)},
-                                 {"layers", LayerCounts(stages.parts, stages.partition.stages)},
+                                 {"layers", stages.counts},
                                  {"bottleneck_ns", stages.partition.bottleneck.count()}};
   auto& times = json["rank_time_ns"] = nlohmann::ordered_json::array();
   for (const Nanoseconds time : stages.partition.rank_time) times.push_back(time.count());

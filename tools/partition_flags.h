@@ -26,6 +26,7 @@ struct Stages {
   std::vector<NetworkPart> parts;
   Partition partition;
   SplitKind kind = SplitKind::kEven;
+  std::vector<int> counts;      ///< per stage, as --split would say it
   Costs costs;                  ///< times, messages of the largest cut; no links
   MemorySizes memory;           ///< without a device
   std::vector<Bytes> messages;  ///< behind each stage but the last
@@ -40,8 +41,8 @@ bool HasLayers(const Arguments& arguments);
 /// --device-memory. Nothing if neither is given. Throws Error naming the flag or the file.
 std::optional<Stages> StagesOf(const Arguments& arguments, const Program& program);
 
-/// By --machine and its model with --split auto: blocks with the times of the model of costs, the
-/// embedding and the head in the first and the last. Nothing with another --split.
+/// By --machine and its model with --split auto: the blocks, the embedding and the head with the
+/// times of the model of costs. Nothing with another --split.
 std::optional<Stages> ModelledStagesOf(const Arguments& arguments, const Program& program);
 
 /// Any layers, by --split; auto within `memory` (0: no limit).

@@ -1,6 +1,7 @@
 // From flags to a simulated run.
 #include "tools/simulation.h"
 
+#include "sim/held_memory.h"
 #include "tools/memory_flags.h"
 #include "tools/model_flags.h"
 #include "tools/update_flags.h"
@@ -44,9 +45,7 @@ Inputs InputsOf(const Arguments& arguments, const Program& program, Simulated& s
     return InputsOfStages(arguments, program, simulated);
   }
   simulated.stages = ModelledStagesOf(arguments, program);
-  const std::vector<int> split =
-      simulated.stages ? LayerCounts(simulated.stages->parts, simulated.stages->partition.stages)
-                       : std::vector<int>{};
+  const std::vector<int> split = simulated.stages ? simulated.stages->counts : std::vector<int>{};
   std::optional<ModelledStep> modelled = ModelledStepOf(arguments, schedule, split);
   simulated.costs = CostsOf(arguments, schedule.stages, modelled ? &modelled->costs() : nullptr);
   if (modelled) {
@@ -105,7 +104,8 @@ Simulated SimulateOne(const NamedSchedule& named, const Arguments& arguments,
   const bool explained = extras.reasons && program.actions() <= kMostExplained;
   SimulationOptions options{
       .receive_slots = static_cast<int>(arguments.CountOr("receive-slots", 0)),
-      .spans = extras.spans || simulated.drawn || sizes || explained,
+      .spans = extras.spans || simulated.drawn || explained ||
+               (sizes && (extras.reasons || arguments.Has("receive-slots"))),
       .network = conditions.network,
       .noise = conditions.noise};
   if (!extras.reasons) options.most_actions_for_critical_cycle = 0;
@@ -124,11 +124,15 @@ Simulated SimulateOne(const NamedSchedule& named, const Arguments& arguments,
   }
   RunResult& result = simulated.result;
   if (options.spans && extras.reasons) Explain(result);
-  if (sizes) {
+  if (sizes && !options.spans) {
+    for (const Bytes peak : HeldMemory(program).PeaksOf(program, *sizes)) {
+      result.memory.emplace_back().peak = peak;
+    }
+  } else if (sizes) {
     result.memory = MemoryOverTime(result.trace, *sizes,
                                    StandingMemoryOf(program, *sizes, options.receive_slots));
-    simulated.beyond_memory = BeyondMemory(result.memory, sizes->device);
   }
+  if (sizes) simulated.beyond_memory = BeyondMemory(result.memory, sizes->device);
   if (modelled) {
     simulated.throughput = ThroughputOf(result.metrics.step_time, modelled->estimate,
                                         modelled->layout, modelled->run.machine);

@@ -42,7 +42,9 @@ struct Simulated {
 struct Extras {
   bool spans = false;
   bool picture = false;
-  bool reasons = true;  ///< what limits the step, why ranks idle, what reductions cost, a warm-up
+  /// What limits the step, why ranks idle, what reductions cost, a warm-up, memory over time. Of
+  /// memory only the peaks are there without.
+  bool reasons = true;
 };
 
 Simulated SimulateOne(const NamedSchedule& named, const Arguments& arguments, const Extras& extras);

@@ -258,9 +258,7 @@ class Sweep {
     whole("gradient_delay", greatest.gradient_delay);
     whole("weight_versions", greatest.weight_versions);
     if (!run.stages) return;
-    set("split",
-        fmt::format("{}",
-                    fmt::join(LayerCounts(run.stages->parts, run.stages->partition.stages), ",")));
+    set("split", fmt::format("{}", fmt::join(run.stages->counts, ",")));
   }
 
   const Arguments& arguments_;

@@ -9,10 +9,13 @@
 
 namespace pipelag {
 
-/// A part per block; the embedding is in the first, the head in the last, since every stage has at
-/// least a block. What a micro-batch costs a rank whatever it holds is left out. Of `layout` the
-/// pipeline, chunks and split do not count. Throws Error as EstimateRun.
-std::vector<NetworkPart> BlocksAsParts(const Transformer& model, const Machine& machine,
-                                       const RunLayout& layout, const Efficiency& efficiency);
+/// The embedding, a part per block, the head: a stage may hold an end alone. What a micro-batch
+/// costs a rank whatever it holds is left out. Of `layout` the pipeline, chunks and split do not
+/// count. Throws Error as EstimateRun.
+std::vector<NetworkPart> PartsOfNetwork(const Transformer& model, const Machine& machine,
+                                        const RunLayout& layout, const Efficiency& efficiency);
+
+/// Blocks per stage, as RunLayout::split, of a partition of those parts.
+std::vector<int> SplitOfBlocks(const std::vector<LayerRange>& stages);
 
 }  // namespace pipelag

@@ -172,6 +172,9 @@ TEST(Partition, OfManyEqualLayersInChunksIsProven) {
   const Partition found = BestPartition(parts, SettingOf("interleaved-1f1b", 8, 2, 0));
   EXPECT_TRUE(found.proven);
   EXPECT_LE(found.bottleneck, Nanoseconds{11'000'000});
+  for (const LayerRange& range : found.stages) {
+    EXPECT_LE(range.last - range.first, 6) << "of stages as fast, even ones are wanted";
+  }
   const std::vector<int> counts = LayerCounts(parts, found.stages);
   EXPECT_EQ(std::accumulate(counts.begin(), counts.end(), 0), 80);
 }
@@ -219,7 +222,8 @@ TEST(Partition, SaysByHowMuchTheLeanestMisses) {
   EXPECT_EQ(of("1f1b", 0),
             "no split fits: even the leanest needs 200 B on rank 0, 50 B more than its 150 B");
   EXPECT_EQ(of("interleaved-1f1b", 2),
-            "no split fits: even the leanest needs 200 B on rank 0, 50 B more than its 150 B");
+            "no split was found that fits: the leanest needs 200 B on rank 0, 50 B more than its "
+            "150 B");
   EXPECT_EQ(ErrorOf(std::vector<NetworkPart>(3), SettingOf("1f1b", 4, 0, 0)),
             "4 stages cannot share 3 layers: every stage needs at least one");
 }
