@@ -125,6 +125,7 @@ Json JsonOf(const Described& described) {
                         {"expert_tensor", sharding.expert_tensor},
                         {"recompute", RecomputeName(sharding.recompute)},
                         {"attention", sharding.flash ? "flash" : "plain"},
+                        {"cross_entropy", sharding.loss_in_place ? "in-place" : "plain"},
                         {"bytes_per_number", sharding.bytes_per_number}};
   json["total"] = {{"device_parameters", work.Parameters()},
                    {"flops", FlopsJson(work)},

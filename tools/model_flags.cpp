@@ -128,8 +128,9 @@ RunLayout LaidOver(const ModelledRun& run, int ranks, int stages, int microbatch
   layout.microbatches = microbatches;
   const int64_t gpus = int64_t{1} * run.nodes * run.machine.gpus_per_node;
   if (run.nodes > 0 && layout.gpus() > gpus) {
-    throw Error(fmt::format("the run takes {} GPUs, but {} {} of {} have {}", layout.gpus(),
-                            run.nodes, run.nodes == 1 ? "node" : "nodes", run.machine.name, gpus));
+    throw Error(fmt::format("the run takes {} GPUs, but {} {} of {} {} {}", layout.gpus(),
+                            run.nodes, run.nodes == 1 ? "node" : "nodes", run.machine.name,
+                            run.nodes == 1 ? "has" : "have", gpus));
   }
   return layout;
 }

@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::string_view kRecomputations[] = {"none", "selective", "alternate", "full"};
 constexpr std::string_view kAttentions[] = {"flash", "plain"};
+constexpr std::string_view kLosses[] = {"plain", "in-place"};
 constexpr std::string_view kPrecisions[] = {"bf16", "fp16", "fp8", "fp32", "tf32"};
 constexpr int64_t kLongestByDefault = 4096;
 
@@ -95,6 +96,8 @@ std::vector<Flag> ShardingFlags() {
        "what is computed again before the backward: selective the attention matrix, alternate all "
        "but attention's and every other product's result (default: none)"},
       {"attention", "flash|plain", "plain keeps the scores of every pair (default: flash)"},
+      {"cross-entropy", "plain|in-place",
+       "whether it overwrites the logits, as Megatron's does (default: plain)"},
       {"precision", "NAME", "bf16, fp16, fp8, fp32 or tf32 (default: bf16)"},
   };
 }
@@ -112,6 +115,8 @@ Sharding ShardingOf(const Arguments& arguments, const Transformer& model) {
   sharding.recompute = RecomputeOf(arguments);
   sharding.flash =
       !arguments.Has("attention") || arguments.Choice("attention", kAttentions) == "flash";
+  sharding.loss_in_place =
+      arguments.Has("cross-entropy") && arguments.Choice("cross-entropy", kLosses) == "in-place";
   sharding.bytes_per_number = BytesPerNumber(arguments);
   if (arguments.Has("expert-capacity")) {
     sharding.capacity = arguments.Decimal("expert-capacity");

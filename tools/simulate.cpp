@@ -264,8 +264,12 @@ Subcommand SimulateCommand() {
           "JOB is a JSON file whose keys are flags, as in {\"schedule\": \"1f1b\", \"ranks\": 4,\n"
           "\"forward\": [\"1ms\", \"2ms\"]}; a flag overrides it. Several schedules stand side by\n"
           "side. Without any times a forward takes 1ms and a backward 2ms.\n\n"
-          "Example: pipelag simulate --schedule gpipe,1f1b,2bw --ranks 4 --microbatches 8\n"
-          "         --forward 10ms --backward 20ms --p2p-latency 8us --trace trace.json",
+          "With --machine times and sizes come from the model of costs, and throughput is "
+          "shown.\n\n"
+          "Examples: pipelag simulate --schedule gpipe,1f1b,2bw --ranks 4 --microbatches 8\n"
+          "          --forward 10ms --backward 20ms --p2p-latency 8us --trace trace.json\n"
+          "          pipelag simulate --schedule 1f1b,zb-h1 --ranks 4 --microbatches 16 --data 2\n"
+          "          --model Llama-3.1-8B --machine dgx-h100 --sequence 8192 --zero 1",
       .most_operands = 1,
       .reads_job = true,
       .flags = Concatenate(

@@ -93,7 +93,9 @@ Portion HeadInputs(const Transformer& model, const Block& block, const Sharding&
   inputs.Multiply({device.tokens, width, model.hidden},
                   {width - 2 * key_width, key_width, key_width}, sharding.bytes_per_number);
   inputs.parameters = model.hidden * width + (block.qkv_bias ? width : 0);
-  inputs.held = static_cast<double>(device.tokens * width) * sharding.bytes_per_number;
+  const double bytes_per_column = static_cast<double>(device.tokens) * sharding.bytes_per_number;
+  inputs.held = bytes_per_column * static_cast<double>(width);
+  inputs.Widen(sharding, bytes_per_column * static_cast<double>(model.hidden), inputs.held, true);
   inputs.kernels = 1;
   if (block.query_key_norm || block.wide_query_key_norm) {
     const int64_t normed = (heads.queries + heads.keys) * block.head_dim;
@@ -185,7 +187,9 @@ Portion AttentionOutput(const Transformer& model, const Block& block, const Shar
   output.parameters = width * model.hidden + (block.output_bias ? model.hidden : 0);
   output.kernels = 1;
   output.kept = bytes * static_cast<double>(device.tokens * width);
-  output.held = output.kept + bytes * static_cast<double>(device.tokens * model.hidden);
+  const double result = bytes * static_cast<double>(device.tokens * model.hidden);
+  output.held = output.kept + result;
+  output.Widen(sharding, output.kept, result, false);
   return output;
 }
 

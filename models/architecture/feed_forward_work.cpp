@@ -2,6 +2,7 @@
 // token passes besides. Knows nothing of recomputation.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "models/architecture/portion.h"
@@ -33,7 +34,8 @@ Portion TwoProducts(double rows, double count, int64_t hidden, int64_t inner, bo
   mlp.kernels = 2;
   mlp.Pass((gated ? 3 : 2) * bytes * numbers, (gated ? 5 : 3) * bytes * numbers);
   mlp.held = bytes * (numbers + rows * count * static_cast<double>(into + hidden));
-  mlp.kept = mlp.widest = (gated ? 3 : 2) * bytes * numbers;
+  mlp.kept = (gated ? 3 : 2) * bytes * numbers;
+  mlp.widest = std::max(mlp.kept, bytes * rows * count * static_cast<double>(into + hidden));
   return mlp;
 }
 
@@ -141,6 +143,9 @@ Portion DenseMlp(const Transformer& model, const Block& block, const Sharding& s
   const int64_t inner = Divided(block.ffn, sharding.tensor, "tensor", "inner numbers of the MLP");
   Portion mlp = TwoProducts(static_cast<double>(device.tokens), 1, model.hidden, inner,
                             block.gated_mlp, sharding.bytes_per_number);
+  const double column = static_cast<double>(device.tokens) * sharding.bytes_per_number;
+  mlp.Widen(sharding, column * static_cast<double>(model.hidden),
+            column * static_cast<double>(block.gated_mlp ? 2 * inner : inner), true);
   mlp.parameters = MlpParameters(model.hidden, inner, block.gated_mlp, block.mlp_bias);
   return mlp;
 }

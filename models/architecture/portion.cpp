@@ -82,6 +82,12 @@ void Portion::Multiply(const MatrixProduct& product, std::initializer_list<int64
   }
 }
 
+void Portion::Widen(const Sharding& sharding, double input_bytes, double result_bytes,
+                    bool gathered) {
+  const bool again = gathered && sharding.sequence_parallel && sharding.tensor > 1;
+  widest = std::max(widest, (again ? 2 : 1) * input_bytes + result_bytes);
+}
+
 void Portion::Enter(const Sharding& sharding, double bytes) {
   if (sharding.tensor == 1) return;
   const auto add = [&](std::vector<StageCollective>& to, CollectiveKind kind) {

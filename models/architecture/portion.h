@@ -42,10 +42,13 @@ struct Portion {
   int64_t tied_parameters = 0;    ///< likewise
 
   void Add(const Portion& other);
-  /// Reads and writes so many numbers in forward and backward, in one kernel.
+  /// Reads and writes so many bytes in forward and backward, in one kernel.
   void Pass(double forward_bytes, double backward_bytes);
   /// `product`, whose result consists of parts so wide, each computed by itself if need be.
   void Multiply(const MatrixProduct& product, std::initializer_list<int64_t> widths, double bytes);
+  /// Gradients on both sides of a product by weights are there at once, and its input, gathered
+  /// again where that was cut along the sequence.
+  void Widen(const Sharding& sharding, double input_bytes, double result_bytes, bool gathered);
   /// From where norms work to where products are cut by `tensor`, and back: vectors of `bytes` in
   /// all. Megatron's f and g, or with sequence parallelism its g-bar and its conjugate.
   void Enter(const Sharding& sharding, double bytes);
@@ -55,7 +58,7 @@ struct Portion {
 /// Throws Error if a number is not positive or does not divide.
 DeviceTokens TokensOf(const Sharding& sharding);
 
-/// `whole` / `parts`. Throws Error "tensor parallelism of 3 does not divide the 32 heads".
+/// `whole` / `parts`. Throws Error "tensor parallelism of 3 does not divide 32 heads".
 int64_t Divided(int64_t whole, int64_t parts, const char* parallelism, const char* what);
 
 /// A norm of what is `hidden` wide.

@@ -220,9 +220,11 @@ PartWork HeadWork(const Transformer& model, const Sharding& sharding) {
   all.Pass(3 * logits, 2 * logits);
   all.kept += logits;
   all.held += logits / kBytesOfLogit * bytes;
-  // PyTorch's cross entropy: gradients of its result and of the logits, both in 32 bits. Megatron's
-  // works in place and needs a quarter of that.
-  all.widest = std::max(all.widest, 2 * logits);
+  // Logits, or their gradient, as they are multiplied; and unless it works in place, in 32 bits the
+  // gradients of the loss's result and of the logits. PyTorch's loss over a cut vocabulary holds an
+  // exponential more (torch/distributed/tensor/parallel/loss.py).
+  const double copies = sharding.loss_in_place ? 0 : sharding.tensor > 1 ? 3 : 2;
+  all.widest = std::max(all.widest, copies * logits + logits / kBytesOfLogit * bytes);
   if (sharding.tensor > 1) {
     // The greatest logit, the sum of exponentials and the target's logit of every token.
     const StageCollective per_token = {CollectiveKind::kAllReduce, ShardingGroup::kTensor,

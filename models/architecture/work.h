@@ -30,6 +30,8 @@ struct Sharding {
                                    ///< Less needs sequence parallelism
   bool sequence_parallel = false;  ///< norms and residuals cut along the sequence by `tensor`
   bool flash = true;               ///< attention keeps no sequence × sequence matrix
+  bool loss_in_place = false;  ///< cross entropy overwrites the logits, as Megatron's does; else
+                               ///< PyTorch's: copies of them in 32 bits
   Recompute recompute = Recompute::kNone;
   int64_t sequences = 1;  ///< per micro-batch
   int64_t tokens = 1024;  ///< per sequence

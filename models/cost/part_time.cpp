@@ -179,7 +179,7 @@ PartSeconds SecondsOf(const PartWork& work, const PartSetting& setting) {
 }
 
 double HostSeconds(double kernels, const Efficiency& efficiency) {
-  return kernels * efficiency.launch * efficiency.compute_factor;
+  return kernels * efficiency.launch;
 }
 
 }  // namespace pipelag

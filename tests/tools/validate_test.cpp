@@ -122,7 +122,7 @@ TEST(SimulateMachine, RefusesWhatCannotBe) {
               HasSubstr("12 blocks, too few for 16 stages"));
   EXPECT_THAT(refusal("--ranks 2 --machine dgx-h100 --model gpt2 --tensor 5"), HasSubstr("5"));
   EXPECT_THAT(refusal("--ranks 4 --machine dgx-h100 --model gpt2 --data 4 --nodes 1"),
-              HasSubstr("the run takes 16 GPUs, but 1 node of dgx-h100 have 8"));
+              HasSubstr("the run takes 16 GPUs, but 1 node of dgx-h100 has 8"));
 }
 
 TEST(Validate, FitsLayersToTheLayersOfThatMachine) {
@@ -142,6 +142,7 @@ struct Table {
   const char* file;
   double median;
   double p95;
+  double memory = 0;  ///< median error of peak memory; 0: none is published
 };
 
 class MeasuredTables : public testing::TestWithParam<Table> {};
@@ -154,19 +155,24 @@ TEST_P(MeasuredTables, StayAsCloseAsTheyAre) {
   const json& time = out.at("unseen").at(0).at("time");
   EXPECT_LE(time.at("median").get<double>(), GetParam().median);
   EXPECT_LE(time.at("p95").get<double>(), GetParam().p95);
+  if (GetParam().memory == 0) return;
+  const json& memory = out.at("unseen").at(0).at("memory");
+  EXPECT_LE(memory.at("median").get<double>(), GetParam().memory);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Public, MeasuredTables,
-    testing::Values(Table{"sc21.json", 0.020, 0.045}, Table{"korthikanti.json", 0.030, 0.050},
-                    Table{"bloom.json", 0.070, 0.150}, Table{"vtrain_single.json", 0.062, 0.200},
-                    Table{"vtrain_multi.json", 0.060, 0.240},
-                    Table{"torchtitan.json", 0.058, 0.340}, Table{"zero_bubble.json", 0.012, 0.030},
-                    Table{"dgxc.json", 0.015, 0.085}),
-    [](const auto& table) {
-      const std::string file = table.param.file;
-      return file.substr(0, file.find('.'));
-    });
+INSTANTIATE_TEST_SUITE_P(Public, MeasuredTables,
+                         testing::Values(Table{"sc21.json", 0.020, 0.045},
+                                         Table{"korthikanti.json", 0.030, 0.050},
+                                         Table{"bloom.json", 0.076, 0.158, 0.23},
+                                         Table{"vtrain_single.json", 0.061, 0.200},
+                                         Table{"vtrain_multi.json", 0.058, 0.220},
+                                         Table{"torchtitan.json", 0.058, 0.340, 0.03},
+                                         Table{"zero_bubble.json", 0.013, 0.030, 0.06},
+                                         Table{"dgxc.json", 0.016, 0.088}),
+                         [](const auto& table) {
+                           const std::string file = table.param.file;
+                           return file.substr(0, file.find('.'));
+                         });
 
 }  // namespace
 }  // namespace pipelag
