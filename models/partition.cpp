@@ -175,7 +175,9 @@ PartitionLoad::PartitionLoad(const std::vector<NetworkPart>& parts, const Partit
   sums(weights_, [](const NetworkPart& part) { return part.memory.weights; });
   sums(gradients_, [](const NetworkPart& part) { return part.memory.gradients; });
   sums(optimizer_, [](const NetworkPart& part) { return part.memory.optimizer; });
-  sums(activation_, [](const NetworkPart& part) { return part.memory.activation; });
+  sums(activation_, [](const NetworkPart& part) {  // as much as there ever is of it
+    return part.memory.activation + std::max<Bytes>(0, -part.memory.freed_at_input);
+  });
   shortest_.assign(parts.size() + 1, std::numeric_limits<int64_t>::max());
   for (size_t i = parts.size() - 1; i-- > 0;) {
     shortest_[i] = shortest_[i + 1];

@@ -38,7 +38,10 @@ HeldMemory::HeldMemory(const Program& program) : slots_(NeverDelayingSlots(progr
       // Only the tops matter: what is held before something goes.
       if (grown) Note(now, rank.most);
       grown = false;
-      if (action.kind == ActionKind::kBackwardInput) ++now.after_input[at];
+      if (action.kind == ActionKind::kBackwardInput) {
+        ++now.after_input[at];
+        grown = true;  // W may need more than F kept
+      }
       if (action.kind == ActionKind::kBackwardWeight) {
         --now.after_input[at];
       } else {

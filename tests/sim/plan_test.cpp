@@ -39,7 +39,7 @@ Estimate RandomEstimate(uint64_t seed, int stages, bool reduced) {
                        .gradients = below(8, 1000),
                        .optimizer = below(9, 1000),
                        .activation = 100 + below(10, 1000),
-                       .freed_at_input = below(11, 100),
+                       .freed_at_input = below(11, 200) - 100,
                        .message = 64,
                        .workspace = below(12, 500)};
     estimate.memory.stages.push_back(memory);
