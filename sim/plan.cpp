@@ -1,6 +1,7 @@
 #include "sim/plan.h"
 
 #include <algorithm>
+#include <limits>
 #include <tuple>
 
 #include "models/error.h"
@@ -84,7 +85,13 @@ Estimate ForProgram(const PlanPoint& point) {
 void Measure(PlanPoint& point) {
   const Program& program = point.program->program();
   const Estimate estimate = ForProgram(point);
-  const std::vector<Bytes> peaks = point.program->held().PeaksOf(program, estimate.memory);
+  std::vector<Bytes> peaks;
+  try {
+    peaks = point.program->held().PeaksOf(program, estimate.memory);
+  } catch (const Error&) {  // beyond what any device has
+    point.memory = std::numeric_limits<Bytes>::max();
+    return;
+  }
   const auto fullest = std::max_element(peaks.begin(), peaks.end());
   point.memory = *fullest;
   point.fullest_rank = static_cast<int>(fullest - peaks.begin());
@@ -94,7 +101,7 @@ void Measure(PlanPoint& point) {
 }
 
 bool Fits(const PlanPoint& point, const PlanQuestion& question) {
-  return point.refusal.empty() && (question.memory == 0 || point.memory <= question.memory);
+  return point.refusal.empty() && point.memory <= question.memory;
 }
 
 /// What is known to be reached.

@@ -21,7 +21,7 @@ struct PlanPoint {
   std::string refusal;  ///< why it cannot be laid out; empty: it can, and the rest holds
   std::shared_ptr<const PlannedProgram> program;
   std::shared_ptr<const Estimate> estimate;
-  Bytes memory = 0;  ///< peak of the fullest rank
+  Bytes memory = 0;  ///< peak of the fullest rank; the greatest number if beyond a TiB
   int fullest_rank = 0;
   int gradient_delay = 0;
   Nanoseconds least_time{0};  ///< of a step

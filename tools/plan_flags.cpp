@@ -8,12 +8,14 @@
 #include "models/names.h"
 #include "models/schedule/generators.h"
 #include "tools/flags.h"
+#include "tools/shape_flags.h"
 #include "tools/update_flags.h"
 
 namespace pipelag {
 namespace {
 
-constexpr std::string_view kRecomputes[] = {"none", "selective", "full"};
+constexpr Recompute kRecomputes[] = {Recompute::kNone, Recompute::kSelective, Recompute::kAlternate,
+                                     Recompute::kFull};
 constexpr const char* kVarying[] = {"tensor",     "context",   "expert", "ranks",   "chunks",
                                     "microbatch", "recompute", "zero",   "schedule"};
 constexpr const char* kDefaultSchedules[] = {"1f1b", "interleaved-1f1b", "zb-h1", "zb-v", "2bw"};
@@ -59,11 +61,13 @@ std::vector<int> PositivesOr(const Arguments& arguments, const char* flag,
 }
 
 Recompute RecomputeOf(const std::string& name, const std::string& place) {
-  for (size_t i = 0; i < std::size(kRecomputes); ++i) {
-    if (kRecomputes[i] == name) return static_cast<Recompute>(i);
+  std::vector<std::string_view> names;
+  for (const Recompute recompute : kRecomputes) {
+    names.push_back(RecomputeName(recompute));
+    if (names.back() == name) return recompute;
   }
   throw Error(fmt::format("{}: '{}' is none of {}; the nearest is '{}'", place, name,
-                          fmt::join(kRecomputes, ", "), Nearest(name, kRecomputes)));
+                          fmt::join(names, ", "), Nearest(name, names)));
 }
 
 std::vector<Recompute> RecomputesOf(const Arguments& arguments, bool flash) {
@@ -185,7 +189,8 @@ std::vector<Flag> PlanSpaceFlags() {
        "stages per rank, of the schedules that have several (default: 1,2,4,8)"},
       {"microbatch", "COUNT[,COUNT...]", "sequences per micro-batch (default: 1,2,4,8)"},
       {"recompute", "NAME[,NAME...]",
-       "none, selective, full (default: none,full; all with --attention plain)"},
+       "none, selective, alternate, full (default: none,full, with --attention plain selective "
+       "too)"},
       {"zero", "STAGE[,STAGE...]", "0, 1, 2, 3 (default: 1,3)"},
       {"schedule", "NAME[,NAME...]", fmt::format("default: {}", fmt::join(kDefaultSchedules, ","))},
       {"memory", "SIZE", "that a layout may need of a GPU (default: all it has)"},
@@ -246,7 +251,7 @@ std::vector<std::pair<std::string, std::string>> VaryingOf(const Candidate& cand
           {"data", number(layout.data)},
           {"microbatch", number(layout.sharding.sequences)},
           {"microbatches", number(layout.microbatches)},
-          {"recompute", std::string(kRecomputes[static_cast<size_t>(layout.sharding.recompute)])},
+          {"recompute", std::string(RecomputeName(layout.sharding.recompute))},
           {"zero", number(layout.shard_states)}};
 }
 
