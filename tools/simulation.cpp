@@ -98,7 +98,8 @@ Simulated SimulateOne(const NamedSchedule& named, const Arguments& arguments,
   const Program program = Lower(named, arguments);
   const Schedule& schedule = program.schedule();
   Simulated simulated;
-  const auto [modelled, times, sizes] = InputsOf(arguments, program, simulated);
+  auto [modelled, times, sizes] = InputsOf(arguments, program, simulated);
+  ApplySpread(arguments, program, times);
   simulated.drawn = extras.picture && program.actions() <= kMostDrawn;
   const Conditions conditions = ConditionsOf(arguments, schedule);
   const bool explained = extras.reasons && program.actions() <= kMostExplained;

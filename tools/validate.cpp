@@ -11,6 +11,7 @@
 #include "models/names.h"
 #include "sim/simulator.h"
 #include "tools/case_file.h"
+#include "tools/conditions.h"
 #include "tools/flags.h"
 #include "tools/model_flags.h"
 #include "tools/partition_flags.h"

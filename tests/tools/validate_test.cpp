@@ -99,6 +99,23 @@ TEST(SimulateMachine, ReportsThroughputAndMemory) {
   EXPECT_GT(slower.at("step_time_ns"), 4'000'000'000);
 }
 
+TEST(SimulateMachine, SpreadsMicrobatches) {
+  const Workplace place;
+  const auto step = [&](const std::string& flags) {
+    const json run = Json(place.Pipelag(
+        "simulate --schedule 1f1b --ranks 4 --microbatches 16 --format json " + flags));
+    return run.at("step_time_ns").get<int64_t>();
+  };
+  EXPECT_EQ(step("--microbatch-spread 0"), 57'000'000);
+  EXPECT_GT(step("--microbatch-spread 0.3"), 60'000'000);
+  EXPECT_NE(step("--microbatch-spread 0.3"), step("--microbatch-spread 0.3 --seed 1"));
+  EXPECT_THAT(place
+                  .Pipelag("simulate --schedule 1f1b --ranks 4 --microbatches 16 "
+                           "--microbatch-spread 9")
+                  .err,
+              HasSubstr("--microbatch-spread: the spread of micro-batches must lie between 0"));
+}
+
 TEST(SimulateMachine, FindsWhatDoesNotFit) {
   const Workplace place;
   const Outcome outcome = place.Pipelag(
