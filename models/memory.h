@@ -48,5 +48,8 @@ struct StandingMemory {
 /// negative or beyond a TiB.
 std::vector<StandingMemory> StandingMemoryOf(const Program& program, const MemorySizes& sizes,
                                              int receive_slots = 0);
+/// The same with the receive slots of each lane.
+std::vector<StandingMemory> StandingMemoryOf(const Program& program, const MemorySizes& sizes,
+                                             const std::vector<int>& slots);
 
 }  // namespace pipelag

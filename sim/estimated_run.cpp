@@ -20,6 +20,10 @@ std::vector<Nanoseconds> ReductionsOf(const Schedule& schedule, const Estimate& 
   return times;
 }
 
+bool ReducesGradients(const RunLayout& layout) {
+  return layout.data * layout.sharding.context > 1 && layout.shard_states < 3;
+}
+
 void AddReductionsToUpdates(const Schedule& schedule, Estimate& estimate) {
   if (std::any_of(schedule.groups.begin(), schedule.groups.end(), MovesGradients)) return;
   for (size_t s = 0; s < estimate.reduction.size(); ++s) {

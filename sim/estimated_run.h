@@ -14,6 +14,9 @@ namespace pipelag {
 /// for norms and barriers. Empty if the estimate has none.
 std::vector<Nanoseconds> ReductionsOf(const Schedule& schedule, const Estimate& estimate);
 
+/// Whether copies of weights have gradients to be reduced in an action of its own.
+bool ReducesGradients(const RunLayout& layout);
+
 /// A schedule without reductions of gradients (of a fixed order) has none of the estimate's
 /// reductions left: its updates take that time too.
 void AddReductionsToUpdates(const Schedule& schedule, Estimate& estimate);

@@ -7,6 +7,7 @@
 
 #include "models/architecture/config.h"
 #include "tools/flags.h"
+#include "tools/partition_flags.h"
 #include "tools/shape_flags.h"
 
 namespace pipelag {
@@ -114,7 +115,7 @@ std::optional<ModelledRun> ModelledRunOf(const Arguments& arguments) {
   layout.blocking_launches = arguments.Has("blocking-launches");
   layout.overlap_tensor = arguments.Has("overlap-tensor");
   layout.optimizer = arguments.TextOr("optimizer", "adamw");
-  if (arguments.Has("split")) layout.split = arguments.SmallNumbers("split");
+  if (SplitKindOf(arguments) == SplitKind::kByHand) layout.split = arguments.SmallNumbers("split");
   run.nodes = CountOf(arguments, "nodes", 1);
   if (!arguments.Has("nodes")) run.nodes = 0;
   return run;
@@ -139,9 +140,11 @@ Estimate EstimateOf(const ModelledRun& run, int ranks, int stages, int microbatc
                      run.efficiency);
 }
 
-std::optional<ModelledStep> ModelledStepOf(const Arguments& arguments, const Schedule& schedule) {
+std::optional<ModelledStep> ModelledStepOf(const Arguments& arguments, const Schedule& schedule,
+                                           const std::vector<int>& split) {
   std::optional<ModelledRun> run = ModelledRunOf(arguments);
   if (!run) return std::nullopt;
+  if (!split.empty()) run->layout.split = split;
   ModelledStep step;
   step.layout = LaidOver(*run, schedule.ranks, schedule.stages, schedule.microbatches);
   step.estimate = EstimateRun(run->model, run->machine, step.layout, run->efficiency);
@@ -150,10 +153,6 @@ std::optional<ModelledStep> ModelledStepOf(const Arguments& arguments, const Sch
   step.run = *std::move(run);
   AddReductionsToUpdates(schedule, step.estimate);
   return step;
-}
-
-bool ReducesGradients(const RunLayout& layout) {
-  return layout.data * layout.sharding.context > 1 && layout.shard_states < 3;
 }
 
 void AddThroughput(const Throughput& run, int gpus, nlohmann::ordered_json& json) {

@@ -46,11 +46,9 @@ struct ModelledStep {
   const Costs& costs() const { return estimate.costs; }
 };
 /// Nothing without --machine. A schedule whose order is fixed has no reductions: its updates take
-/// that time too.
-std::optional<ModelledStep> ModelledStepOf(const Arguments& arguments, const Schedule& schedule);
-
-/// Whether copies of weights have gradients to be reduced in an action of its own.
-bool ReducesGradients(const RunLayout& layout);
+/// that time too. `split`: blocks per stage, in place of what --split says; empty: as it says.
+std::optional<ModelledStep> ModelledStepOf(const Arguments& arguments, const Schedule& schedule,
+                                           const std::vector<int>& split = {});
 
 /// Adds "gpus", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "hfu".
 void AddThroughput(const Throughput& run, int gpus, nlohmann::ordered_json& json);

@@ -14,6 +14,7 @@
 #include "tools/conditions.h"
 #include "tools/flags.h"
 #include "tools/model_flags.h"
+#include "tools/partition_flags.h"
 #include "tools/table.h"
 #include "traces/memory.h"
 
@@ -27,6 +28,9 @@ class Case {
  public:
   explicit Case(const CaseRow& row) : row_(row), program_(ProgramOf(row)) {
     run_ = ModelledRunOf(row.job);
+    if (const auto stages = ModelledStagesOf(row.job, program_)) {
+      run_->layout.split = stages->counts;
+    }
   }
 
   const CaseRow& row() const { return row_; }
