@@ -12,9 +12,12 @@
 namespace pipelag {
 
 nlohmann::json ReadJson(const std::filesystem::path& file) {
+  return ParseJson(ReadFile(file), file.string());
+}
+
+nlohmann::json ParseJson(std::string_view text, std::string_view name) {
   using Json = nlohmann::json;
-  const std::string text = ReadFile(file);
-  if (text.empty()) throw Error(fmt::format("{}: is empty", file.string()));
+  if (text.empty()) throw Error(fmt::format("{}: is empty", name));
   std::vector<std::set<std::string>> open_objects;
   const auto refuse_second = [&](int, Json::parse_event_t event, Json& parsed) {
     if (event == Json::parse_event_t::object_start) open_objects.emplace_back();
@@ -22,8 +25,7 @@ nlohmann::json ReadJson(const std::filesystem::path& file) {
     if (event == Json::parse_event_t::key) {
       const auto& key = parsed.get_ref<const std::string&>();
       if (!open_objects.back().insert(key).second) {
-        throw Error(
-            fmt::format("{}: the key \"{}\" stands twice in one object", file.string(), key));
+        throw Error(fmt::format("{}: the key \"{}\" stands twice in one object", name, key));
       }
     }
     return true;
@@ -32,11 +34,11 @@ nlohmann::json ReadJson(const std::filesystem::path& file) {
     return Json::parse(text, refuse_second);
   } catch (const Json::parse_error& error) {
     const bool ends = error.byte > text.size();
-    throw Error(fmt::format("{}: not valid JSON {} byte {}", file.string(),
+    throw Error(fmt::format("{}: not valid JSON {} byte {}", name,
                             ends ? "as it ends too early, after" : "at",
                             ends ? text.size() : error.byte));
   } catch (const Json::out_of_range&) {
-    throw Error(fmt::format("{}: a number in it is too large to be held", file.string()));
+    throw Error(fmt::format("{}: a number in it is too large to be held", name));
   }
 }
 

@@ -14,6 +14,9 @@ namespace pipelag {
 /// byte), gives one key twice, or holds a number too large to be held.
 nlohmann::json ReadJson(const std::filesystem::path& file);
 
+/// The same of a text, which errors call `name`.
+nlohmann::json ParseJson(std::string_view text, std::string_view name);
+
 /// Throws Error ("<place>/<key>: unknown key; …") at the first key of an object that is not known:
 /// it is most likely a slip of the pen.
 void CheckKeys(const nlohmann::json& object, const std::vector<std::string_view>& known,

@@ -33,7 +33,12 @@ std::optional<float> Fraction(const Arguments& arguments, const std::string& nam
 }  // namespace
 
 std::vector<LayerRange> SplitOf(const Arguments& arguments, int layers, int stages) {
-  if (!arguments.Has("split")) return SplitLayers(layers, stages);
+  const std::string text = arguments.Has("split") ? arguments.Texts("split").front() : "even";
+  if (text == "even") return SplitLayers(layers, stages);
+  if (text == "auto") {
+    throw Error(fmt::format("{}: auto needs the times of layers, as --profile or --layer-times",
+                            arguments.PlaceOf("split")));
+  }
   const std::vector<int> counts = arguments.SmallNumbers("split");
   if (static_cast<int>(counts.size()) != stages) {
     throw Error(fmt::format("{}: names {} stages, but there are {}", arguments.PlaceOf("split"),
@@ -49,7 +54,7 @@ std::vector<Flag> CommonTrainingFlags() {
       {"heads", "COUNT", "attention heads (default: 4)"},
       {"sequence", "COUNT", "bytes per sequence (default: 64)"},
       {"microbatch-size", "COUNT", "sequences per micro-batch (default: 4)"},
-      {"split", "COUNT[,COUNT...]", "layers of each stage (default: even)"},
+      {"split", "even|COUNT[,COUNT...]", "layers of each stage (default: even)"},
       {"data", "FILE",
        "a text, taken as bytes: the first 90 % to train on, the rest to validate "
        "(default: a generated text of known entropy)"},
