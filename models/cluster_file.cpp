@@ -20,27 +20,15 @@ using Json = nlohmann::json;
   throw Error(fmt::format("{}: {}", path, what));
 }
 
-/// The value as JSON, short enough for one sentence.
-std::string Show(const Json& value) {
-  if (value.is_array()) return "a list";
-  if (value.is_object()) return "an object";
-  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
 void CheckObject(const Json& value, const std::string& path,
                  const std::vector<std::string_view>& known) {
   const std::string place = path.empty() ? "/" : path;
-  if (!value.is_object()) Fail(place, fmt::format("expected an object, not {}", Show(value)));
-  for (const auto& [key, unused] : value.items()) {
-    if (std::find(known.begin(), known.end(), key) == known.end()) {
-      Fail(fmt::format("{}/{}", path, key),
-           fmt::format("unknown key; the known ones are {}", fmt::join(known, ", ")));
-    }
-  }
+  if (!value.is_object()) Fail(place, fmt::format("expected an object, not {}", ShowJson(value)));
+  CheckKeys(value, known, path);
 }
 
 const std::string& Text(const Json& value, const std::string& path) {
-  if (!value.is_string()) Fail(path, fmt::format("expected a text, not {}", Show(value)));
+  if (!value.is_string()) Fail(path, fmt::format("expected a text, not {}", ShowJson(value)));
   return value.get_ref<const std::string&>();
 }
 
@@ -60,7 +48,7 @@ const Json& ListAt(const Json& object, const std::string& path, const char* key)
   const auto value = object.find(key);
   if (value == object.end()) return kEmpty;
   if (!value->is_array()) {
-    Fail(fmt::format("{}/{}", path, key), fmt::format("expected a list, not {}", Show(*value)));
+    Fail(fmt::format("{}/{}", path, key), fmt::format("expected a list, not {}", ShowJson(*value)));
   }
   return *value;
 }

@@ -40,7 +40,7 @@ class CostFile {
     if (list == root_.end()) return times;
     const std::string path = fmt::format("/{}", key);
     if (!list->is_array()) {
-      Fail(path, fmt::format("expected a list of times, one per stage, not {}", Show(*list)));
+      Fail(path, fmt::format("expected a list of times, one per stage, not {}", ShowJson(*list)));
     }
     for (size_t s = 0; s < list->size(); ++s) {
       times.emplace_back(Whole((*list)[s], fmt::format("{}/{}", path, s), "nanoseconds"));
@@ -52,35 +52,19 @@ class CostFile {
     const auto value = root_.find(key);
     if (value == root_.end()) return "";
     if (!value->is_string()) {
-      Fail(fmt::format("/{}", key), fmt::format("expected a text, not {}", Show(*value)));
+      Fail(fmt::format("/{}", key), fmt::format("expected a text, not {}", ShowJson(*value)));
     }
     return value->get<std::string>();
   }
 
-  void CheckKeys(const std::vector<std::string_view>& known) const {
-    for (const auto& [key, value] : root_.items()) {
-      if (std::find(known.begin(), known.end(), key) == known.end()) {
-        Fail(fmt::format("/{}", key),
-             fmt::format("unknown key; the known ones are {}", fmt::join(known, ", ")));
-      }
-    }
-  }
-
  private:
-  /// The value as JSON, short enough for one sentence.
-  static std::string Show(const Json& value) {
-    if (value.is_array()) return "a list";
-    if (value.is_object()) return "an object";
-    return value.dump(-1, ' ', false, Json::error_handler_t::replace);
-  }
-
   int64_t Whole(const Json& value, const std::string& path, std::string_view unit) const {
     if (!value.is_number_integer()) {
-      Fail(path, fmt::format("expected a whole number of {}, not {}", unit, Show(value)));
+      Fail(path, fmt::format("expected a whole number of {}, not {}", unit, ShowJson(value)));
     }
     if (value.is_number_unsigned() &&
         value.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()}) {
-      Fail(path, fmt::format("{} is too large a number", Show(value)));
+      Fail(path, fmt::format("{} is too large a number", ShowJson(value)));
     }
     const auto number = value.get<int64_t>();
     if (number < 0) Fail(path, fmt::format("must not be negative, but is {}", number));
@@ -177,9 +161,11 @@ Costs ReadCosts(const std::filesystem::path& file) {
   const Json root = ReadJson(file);
   if (!root.is_object()) throw Error(fmt::format("{}: expected a JSON object", file.string()));
   const CostFile content(file, root);
-  content.CheckKeys({"forward_ns", "backward_ns", "backward_input_ns", "backward_weight_ns",
-                     "update_ns", "overlap_ns", "activation_bytes", "p2p_latency_ns",
-                     "p2p_bandwidth_bytes_per_s", "source"});
+  CheckKeys(
+      root,
+      {"forward_ns", "backward_ns", "backward_input_ns", "backward_weight_ns", "update_ns",
+       "overlap_ns", "activation_bytes", "p2p_latency_ns", "p2p_bandwidth_bytes_per_s", "source"},
+      file.string() + ": ");
   Costs costs;
   costs.forward = content.Times("forward_ns");
   costs.backward = content.Times("backward_ns");

@@ -10,8 +10,9 @@
 namespace pipelag {
 namespace {
 
-/// A TiB, so that no sum of a run's buffers can leave 64 bits.
-constexpr Bytes kMostBytes = Bytes{1} << 40;
+/// 64 TiB: a hundred thousand of them stay within 64 bits, and the largest networks on one device
+/// below it, so that it can be told by how much they do not fit.
+constexpr Bytes kMostBytes = Bytes{1} << 46;
 
 void CheckSizes(const MemorySizes& sizes, const Schedule& schedule) {
   if (sizes.stages.size() != static_cast<size_t>(schedule.stages)) {
@@ -21,8 +22,8 @@ void CheckSizes(const MemorySizes& sizes, const Schedule& schedule) {
   for (size_t s = 0; s < sizes.stages.size(); ++s) {
     const StageMemory& stage = sizes.stages[s];
     const auto [least, most] = std::minmax({stage.weights, stage.gradients, stage.optimizer,
-                                            stage.activation, stage.freed_at_input, stage.message});
-    if (least < 0 || most > kMostBytes) {
+                                            stage.activation, stage.message, stage.workspace});
+    if (least < 0 || std::max(most, -stage.freed_at_input) > kMostBytes) {
       throw Error(fmt::format("stage {}: a size is out of range, it must be from 0 to {}", s,
                               FormatBytes(kMostBytes)));
     }
@@ -54,8 +55,20 @@ std::vector<Bytes> LargestMessages(const Program& program, const MemorySizes& si
 
 std::vector<StandingMemory> StandingMemoryOf(const Program& program, const MemorySizes& sizes,
                                              int receive_slots) {
+  const size_t lanes = program.lanes().size();
+  const bool any_message = std::any_of(sizes.stages.begin(), sizes.stages.end(),
+                                       [](const StageMemory& stage) { return stage.message > 0; });
+  if (receive_slots > 0 || !any_message) {
+    return StandingMemoryOf(program, sizes, std::vector<int>(lanes, receive_slots));
+  }
+  return StandingMemoryOf(program, sizes, NeverDelayingSlots(program));
+}
+
+std::vector<StandingMemory> StandingMemoryOf(const Program& program, const MemorySizes& sizes,
+                                             const std::vector<int>& slots) {
   const Schedule& schedule = program.schedule();
   CheckSizes(sizes, schedule);
+  CHECK(slots.size() == program.lanes().size());
   std::vector<StandingMemory> ranks(static_cast<size_t>(schedule.ranks));
   for (int placed = 0; placed < schedule.placed_stages(); ++placed) {
     const StageMemory& stage = sizes.stages[static_cast<size_t>(schedule.SliceOf(placed))];
@@ -66,17 +79,12 @@ std::vector<StandingMemory> StandingMemoryOf(const Program& program, const Memor
     rank.stash += stage.weights * (versions.weight_versions - 1);
     rank.gradients += stage.gradients * versions.gradient_buffers;
     rank.optimizer += stage.optimizer;
+    rank.workspace = std::max(rank.workspace, stage.workspace);
   }
   const std::vector<Bytes> largest = LargestMessages(program, sizes);
-  if (std::all_of(largest.begin(), largest.end(), [](Bytes bytes) { return bytes == 0; })) {
-    return ranks;
-  }
-  const std::vector<int> enough = receive_slots > 0
-                                      ? std::vector<int>(largest.size(), receive_slots)
-                                      : NeverDelayingSlots(program);
   for (size_t lane = 0; lane < largest.size(); ++lane) {
     ranks[static_cast<size_t>(program.lanes()[lane].receiver)].transfer_buffers +=
-        largest[lane] * enough[lane];
+        largest[lane] * slots[lane];
   }
   return ranks;
 }

@@ -88,4 +88,13 @@ double StandardNormal(uint64_t bits) {
   return q < 0 ? -value : value;
 }
 
+double Exponential(double x) {
+  constexpr double kLog2 = 0x1.62e42fefa39efp-1;
+  const double k = std::floor(x / kLog2 + 0.5);
+  const double r = x - k * kLog2;
+  double sum = 1;
+  for (int n = 17; n >= 1; --n) sum = 1 + sum * r / n;
+  return std::ldexp(sum, static_cast<int>(k));
+}
+
 }  // namespace pipelag

@@ -19,4 +19,8 @@ double UniformOpen(uint64_t bits);
 /// Standard normal by inversion (Wichura, algorithm AS 241, 1988; relative error about 1e-16).
 double StandardNormal(uint64_t bits);
 
+/// e^x for |x| ≤ 700 from additions and multiplications alone, so that every machine agrees to the
+/// last bit; libm's depends on the processor. Relative error below 1e-15.
+double Exponential(double x);
+
 }  // namespace pipelag

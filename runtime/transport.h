@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "models/schedule/program.h"
 #include "runtime/event.h"
 
 namespace pipelag {
@@ -40,5 +43,11 @@ class Transport {
   virtual EventPtr PostAllReduce(int group, std::span<double> values,
                                  std::span<const EventPtr> after) = 0;
 };
+
+/// "rank 1 waits for rank 0 to send F number 2": whoever waits for a half of a message, the
+/// `number`-th of its lane.
+std::string WaitingForMessage(const Lane& lane, bool send, int64_t number);
+/// "rank 1 waits for the other ranks of group 0".
+std::string WaitingForGroup(int rank, int group);
 
 }  // namespace pipelag

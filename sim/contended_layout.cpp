@@ -113,6 +113,19 @@ std::optional<ActionTimes> ContendedLayout::TimesAlone(const Program& program,
   return alone;
 }
 
+bool ContendedLayout::MayShare() const {
+  const auto moves = [](const Collective& collective) { return !collective.rounds.empty(); };
+  if (std::any_of(collectives.begin(), collectives.end(), moves)) return true;
+  std::vector<bool> used(channels.size());
+  for (const int route : lane_routes) {
+    for (const int channel : routes[static_cast<size_t>(route)].channels) {
+      if (used[static_cast<size_t>(channel)]) return true;
+      used[static_cast<size_t>(channel)] = true;
+    }
+  }
+  return false;
+}
+
 int ContendedLayout::Know(const Cluster& cluster, int sender, int receiver) {
   const auto [entry, fresh] =
       known_.try_emplace({sender, receiver}, static_cast<int>(routes.size()));

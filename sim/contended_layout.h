@@ -29,6 +29,9 @@ struct NetworkOptions {
   /// A norm is summed over the ranks of a replica by a tree, in messages of this size; 0: it takes
   /// the time given.
   Bytes norm_bytes = 0;
+  /// Where no channel is on the way of two lanes, or of a reduction, nothing is ever shared: the
+  /// run is played without flows, with the same result.
+  bool plain_if_unshared = true;
 };
 
 /// The ARs of one group: over all replicas for gradients, one per replica for norms and barriers.
@@ -57,6 +60,9 @@ class ContendedLayout {
   /// `times` with those of messages and reductions replaced by what they take where nothing slows
   /// them. Nothing if a message or a norm takes longer on one replica than on another.
   std::optional<ActionTimes> TimesAlone(const Program& program, const ActionTimes& times) const;
+
+  /// Whether any two messages could ever meet on a channel.
+  bool MayShare() const;
 
   int replicas = 1;
   Bytes message_bytes = 0;

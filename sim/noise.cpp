@@ -11,17 +11,6 @@
 namespace pipelag {
 namespace {
 
-/// e^x for |x| ≤ 700 from additions and multiplications alone, so that every machine agrees to the
-/// last bit; libm's depends on the processor. Relative error below 1e-15.
-double Exponential(double x) {
-  constexpr double kLog2 = 0x1.62e42fefa39efp-1;
-  const double k = std::floor(x / kLog2 + 0.5);
-  const double r = x - k * kLog2;
-  double sum = 1;
-  for (int n = 17; n >= 1; --n) sum = 1 + sum * r / n;
-  return std::ldexp(sum, static_cast<int>(k));
-}
-
 int64_t Rounded(double time) {
   if (!(time < 9e18)) throw Error("the noise makes an action take longer than 292 years");
   return static_cast<int64_t>(time + 0.5);

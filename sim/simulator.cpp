@@ -242,6 +242,18 @@ Nanoseconds MeanBusy(const std::vector<RankTotals>& totals, int64_t steps) {
 
 Simulation Simulate(const Program& program, const ActionTimes& times,
                     const SimulationOptions& options) {
+  if (options.network.cluster != nullptr && options.network.plain_if_unshared &&
+      !options.noise.any()) {
+    const ContendedLayout layout(program, times.message_bytes(), options.network);
+    if (std::optional<ActionTimes> alone = layout.TimesAlone(program, times);
+        alone && !layout.MayShare()) {
+      SimulationOptions plain = options;
+      plain.network = {};
+      Simulation result = Simulate(program, *alone, plain);
+      result.alone = std::move(alone);
+      return result;
+    }
+  }
   const Schedule& schedule = program.schedule();
   Simulation result;
   result.trace.schedule = schedule.name;

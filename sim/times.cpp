@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 
 namespace pipelag {
@@ -150,6 +151,29 @@ Nanoseconds ActionTimes::BusyPerStep(const Program& program) const {
     }
   }
   return Nanoseconds{*std::max_element(busy.begin(), busy.end())};
+}
+
+std::vector<LinkTime> LinksOfMessages(const Program& program, const std::vector<Bytes>& behind,
+                                      const Costs& costs) {
+  const Schedule& schedule = program.schedule();
+  CHECK(behind.size() + 1 == static_cast<size_t>(schedule.stages));
+  if (std::adjacent_find(behind.begin(), behind.end(), std::not_equal_to<>()) == behind.end()) {
+    return {};
+  }
+  std::vector<LinkTime> lanes(program.lanes().size());
+  for (int placed = 0; placed < schedule.placed_stages(); ++placed) {
+    const auto carry = [&](int lane, int cut) {
+      if (lane < 0) return;
+      const Bytes bytes = behind[static_cast<size_t>(cut)];
+      LinkTime& link = lanes[static_cast<size_t>(lane)];
+      link.occupancy = std::max(link.occupancy, TransferTime(bytes, costs.p2p_bandwidth).count());
+      link.latency = costs.p2p_latency.count();
+    };
+    const int slice = schedule.SliceOf(placed);
+    if (!schedule.IsLast(placed)) carry(program.ForwardLane(placed), slice);
+    if (!schedule.IsFirst(placed)) carry(program.BackwardLane(placed), slice - 1);
+  }
+  return lanes;
 }
 
 }  // namespace pipelag

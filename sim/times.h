@@ -83,4 +83,9 @@ class ActionTimes {
   bool any_overlap_ = false;
 };
 
+/// What messages take on each lane where `behind[s]` bytes pass between stage s and the next one:
+/// on a lane of several pairs of stages as long as the largest. Empty if all are alike.
+std::vector<LinkTime> LinksOfMessages(const Program& program, const std::vector<Bytes>& behind,
+                                      const Costs& costs);
+
 }  // namespace pipelag

@@ -142,6 +142,12 @@ int64_t AtLeast(int64_t least, const std::string& place, const std::string& text
 
 }  // namespace
 
+Arguments Arguments::With(const std::string& name, Given value) const {
+  Arguments other = *this;
+  other.given_[name] = std::move(value);
+  return other;
+}
+
 bool Arguments::HasValue(const std::string& name) const {
   const auto entry = given_.find(name);
   return entry != given_.end() && !entry->second.items.empty();
@@ -292,6 +298,14 @@ Arguments ParseArguments(const Subcommand& subcommand, const std::vector<std::st
       continue;
     }
     const std::string place = "--" + option.string_key;
+    const auto flag =
+        std::find_if(subcommand.flags.begin(), subcommand.flags.end(),
+                     [&](const Flag& known) { return known.name == option.string_key; });
+    if (flag != subcommand.flags.end() && flag->takes == FlagValue::kRepeated) {
+      Given& all = given.try_emplace(flag->name, Given{{}, true, place}).first->second;
+      all.items.insert(all.items.end(), option.value.begin(), option.value.end());
+      continue;
+    }
     if (!given.try_emplace(option.string_key, Given{option.value, false, place}).second) {
       throw Error(fmt::format("{} is given twice", place));
     }

@@ -17,8 +17,9 @@ namespace pipelag {
 
 /// What a flag was given, and where.
 struct Given {
-  std::vector<std::string> items;  ///< one, or the entries of a list in a job file
-  bool listed = false;             ///< a list in a job file: entries may hold commas
+  std::vector<std::string> items;  ///< one, the entries of a list in a job file, or of each time
+                                   ///< that a repeated flag was given
+  bool listed = false;             ///< several of these: entries may hold commas
   std::string place;               ///< "--forward", or "job.json: /forward"
 };
 
@@ -28,6 +29,9 @@ class Arguments {
       : given_(std::move(given)), operands_(std::move(operands)) {}
 
   const std::vector<std::string>& operands() const { return operands_; }
+  const std::map<std::string, Given>& given() const { return given_; }
+  /// The same with one flag as given, in place of what it was.
+  Arguments With(const std::string& name, Given value) const;
   bool Has(const std::string& name) const { return given_.contains(name); }
   /// False for a switch, and for a flag whose value was left out.
   bool HasValue(const std::string& name) const;

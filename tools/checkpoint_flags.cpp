@@ -103,8 +103,8 @@ void TakeShapeOfInit(const Arguments& arguments, NetworkShape& shape) {
 
 std::unique_ptr<CheckpointWriter> Attach(const CheckpointPlan& plan, const SerialPlan& serial,
                                          const Corpus& corpus, int ranks, int64_t last_step,
-                                         TrainingOptions& options,
-                                         std::vector<std::string>& notes) {
+                                         TrainingOptions& options, std::vector<std::string>& notes,
+                                         bool prepares) {
   const std::string facts = RunFacts(options, serial, corpus).dump();
   const std::string summation = SummationOf(options, serial).dump();
   if (plan.resumed) {
@@ -126,7 +126,7 @@ std::unique_ptr<CheckpointWriter> Attach(const CheckpointPlan& plan, const Seria
     };
   }
   if (!plan.settings) return nullptr;
-  PrepareFolder(plan.settings->folder, plan.first_step());
+  if (prepares) PrepareFolder(plan.settings->folder, plan.first_step());
   auto writer = std::make_unique<CheckpointWriter>(
       *plan.settings,
       CheckpointFacts{facts, summation, int64_t{options.microbatch_size} * serial.microbatches,

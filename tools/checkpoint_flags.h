@@ -35,10 +35,12 @@ CheckpointPlan CheckpointsOf(const Arguments& arguments);
 void TakeShapeOfInit(const Arguments& arguments, NetworkShape& shape);
 
 /// Lets a run begin where the plan says and returns what writes its checkpoints, null if nothing
-/// does. `last_step` counts from the start of training. Notes for people go to `notes`. Throws
-/// Error if the checkpoint is of another run.
+/// does. `last_step` counts from the start of training. Notes for people go to `notes`. Of
+/// processes that share the folder only one `prepares` it. Throws Error if the checkpoint is of
+/// another run.
 std::unique_ptr<CheckpointWriter> Attach(const CheckpointPlan& plan, const SerialPlan& serial,
                                          const Corpus& corpus, int ranks, int64_t last_step,
-                                         TrainingOptions& options, std::vector<std::string>& notes);
+                                         TrainingOptions& options, std::vector<std::string>& notes,
+                                         bool prepares);
 
 }  // namespace pipelag

@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "sim/unequal.h"
 #include "tools/table.h"
 
 namespace pipelag {
@@ -143,7 +144,11 @@ std::vector<Flag> ConditionFlags() {
       {"noise", "SIGMA", "log-normal jitter of every action, of median 1 (0.05: about 5 %)"},
       {"stalls", "PROBABILITY:TIME", "an action's chance to take that much longer (0.001:50ms)"},
       {"rank-factors", "FACTOR[,FACTOR...]", "what each rank's times are multiplied with"},
-      {"seed", "NUMBER", "of the noise (default: 0)"},
+      {"microbatch-spread", "SIGMA",
+       "log-normal spread of what micro-batches cost around their mean, on every stage alike: "
+       "packed "
+       "sequences, experts' load"},
+      {"seed", "NUMBER", "of the noise and the spread (default: 0)"},
       {"seeds", "COUNT", "run that many seeds and show how the times spread"},
       {"mtbf", "TIME", "mean time between failures of one rank: shows the goodput"},
       {"checkpoint-cost", "TIME", "of one checkpoint, while nothing else goes on (default: 0)"},
@@ -159,6 +164,17 @@ Conditions ConditionsOf(const Arguments& arguments, const Schedule& schedule) {
   ReadNoise(arguments, ranks, conditions);
   ReadFaults(arguments, ranks, conditions);
   return conditions;
+}
+
+void ApplySpread(const Arguments& arguments, const Program& program, ActionTimes& times) {
+  if (!arguments.Has("microbatch-spread")) return;
+  const auto seed = static_cast<uint64_t>(arguments.NumberOr("seed", 0));
+  const std::vector<double> factors =
+      Parsed(arguments, "microbatch-spread", arguments.Text("microbatch-spread"),
+             [&](const std::string& text) {
+               return MicrobatchFactors(program.schedule().microbatches, ParseDecimal(text), seed);
+             });
+  MakeUnequal(program, factors, times);
 }
 
 Outlook OutlookOf(const Program& program, const ActionTimes& times,

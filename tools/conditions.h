@@ -30,6 +30,9 @@ struct Conditions {
 /// Throws Error naming the flag for what does not go together.
 Conditions ConditionsOf(const Arguments& arguments, const Schedule& schedule);
 
+/// Makes micro-batches as unequal as --microbatch-spread says.
+void ApplySpread(const Arguments& arguments, const Program& program, ActionTimes& times);
+
 /// What the conditions leave of a run.
 struct Outlook {
   std::optional<RunSpread> spread;

@@ -1,16 +1,15 @@
 // `pipelag converge`: what gradient delay costs in loss, over a grid of optimizers, delay profiles,
 // corrections, learning rates and seeds, trained on the serial reference.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "models/file.h"
 #include "runtime/study.h"
 #include "tools/flags.h"
+#include "tools/progress.h"
 #include "tools/table.h"
 #include "tools/training_flags.h"
 #include "traces/delay_study.h"
@@ -19,28 +18,6 @@ namespace pipelag {
 namespace {
 
 constexpr int64_t kDefaultSteps = 300;
-
-class Progress {
- public:
-  explicit Progress(size_t runs) : runs_(runs) {}
-  ~Progress() {
-    if (terminal_) fmt::print(stderr, "\r\x1b[K");
-  }
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
-
-  void Show(size_t done, size_t found) {
-    if (!terminal_) return;
-    constexpr size_t kWidth = 40;
-    fmt::print(stderr, "\r[{:<{}}] {}/{} runs, {} found done",
-               std::string(kWidth * done / runs_, '#'), kWidth, done, runs_, found);
-    std::fflush(stderr);
-  }
-
- private:
-  size_t runs_;
-  bool terminal_ = isatty(STDERR_FILENO) == 1;
-};
 
 std::vector<std::string> TextsOr(const Arguments& arguments, const std::string& name,
                                  std::vector<std::string> otherwise) {
@@ -191,11 +168,6 @@ nlohmann::ordered_json JsonOf(const std::vector<StudyRow>& rows) {
   return all;
 }
 
-int JobsOf(const Arguments& arguments) {
-  const auto cores = std::max(1u, std::thread::hardware_concurrency());
-  return static_cast<int>(arguments.CountOr("jobs", cores));
-}
-
 int Run(const Arguments& arguments) {
   const bool json = WantsJson(arguments);
   const std::filesystem::path folder = arguments.Text("output");
@@ -210,9 +182,10 @@ int Run(const Arguments& arguments) {
   CheckWritable(folder / runs.front().file_name);
   std::vector<LossCurve> curves;
   {
-    Progress progress(runs.size());
-    curves = RunStudy(runs, corpus, folder, jobs,
-                      [&](size_t done, size_t found) { progress.Show(done, found); });
+    Progress progress(runs.size(), "runs");
+    curves = RunStudy(runs, corpus, folder, jobs, [&](size_t done, size_t found) {
+      progress.Show(done, fmt::format("{} found done", found));
+    });
   }
   const StudyTable table = TabulateStudy(curves);
   if (!curves_file.empty()) WriteFile(curves_file, CurvesCsv(curves));
@@ -259,7 +232,7 @@ Subcommand ConvergeCommand() {
             {"synchronous-steps", "COUNT", "updates without delay at the start (default: 0)"},
             {"clip-norm", "NORM", "clip gradients to this global norm"}},
            CommonTrainingFlags(),
-           {{"jobs", "COUNT", "runs at once (default: one per core)"},
+           {JobsFlag("runs"),
             {"curves", "FILE", "write the loss of every step as CSV"},
             {"table", "FILE", "write the table as CSV"},
             {"plot", "FILE", "draw every mode's loss at its best learning rate as SVG"},

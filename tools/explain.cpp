@@ -103,6 +103,7 @@ Json MemoryJson(const std::vector<RankMemory>& ranks) {
                     {"gradients_bytes", rank.standing.gradients},
                     {"optimizer_bytes", rank.standing.optimizer},
                     {"transfer_buffers_bytes", rank.standing.transfer_buffers},
+                    {"workspace_bytes", rank.standing.workspace},
                     {"peak_activations_bytes", rank.peak_activations},
                     {"peak_bytes", rank.peak},
                     {"peak_time_ns", rank.peak_time.count()}});

@@ -11,6 +11,8 @@
 #include "models/names.h"
 #include "models/schedule/generators.h"
 #include "models/schedule/text.h"
+#include "tools/model_flags.h"
+#include "tools/partition_flags.h"
 
 namespace pipelag {
 namespace {
@@ -103,11 +105,32 @@ void RefuseUseless(const Arguments& arguments, const std::vector<std::string>& n
   }
 }
 
+/// Layers are shared out over the stages as equal times would place them.
+GivenCosts CostsForGenerator(const Generator& generator, const GeneratorOptions& options,
+                             const std::optional<ModelledRun>& modelled,
+                             const Arguments& arguments) {
+  if (!HasLayers(arguments)) {
+    const int chunks = options.chunks > 0 ? options.chunks : GeneratorOptions::kChunksOfZbAuto;
+    const int stages = options.ranks * chunks;
+    Estimate estimate;
+    if (modelled) {
+      estimate = EstimateOf(*modelled, options.ranks, stages, options.microbatches);
+    }
+    return GivenCostsOf(CostsOf(arguments, stages, modelled ? &estimate.costs : nullptr));
+  }
+  const Program even(Generate(generator.name, options), 1);
+  Costs costs = StagesOf(arguments, even)->costs;
+  OverrideLinks(arguments, even.schedule().stages, costs);
+  return GivenCostsOf(costs);
+}
+
 NamedSchedule GenerateByFlags(const Generator& generator, const Arguments& arguments) {
   GeneratorOptions options;
   options.ranks = static_cast<int>(arguments.Count("ranks"));
   options.microbatches = static_cast<int>(arguments.Count("microbatches"));
-  options.reduction = arguments.Has("reduction") || arguments.Has("gradient-bytes");
+  const std::optional<ModelledRun> modelled = ModelledRunOf(arguments);
+  options.reduction = arguments.Has("reduction") || arguments.Has("gradient-bytes") ||
+                      (modelled && ReducesGradients(modelled->layout));
   options.norm = WantsNorm(arguments);
   options.barrier = WantsBarrier(arguments);
   const auto wants = [&](const char* flag, unsigned use) {
@@ -134,8 +157,7 @@ NamedSchedule GenerateByFlags(const Generator& generator, const Arguments& argum
     options.late_update = LateUpdate(arguments);
   }
   if ((generator.uses & Generator::kCosts) != 0) {
-    const int chunks = options.chunks > 0 ? options.chunks : GeneratorOptions::kChunksOfZbAuto;
-    options.costs = GivenCostsOf(CostsOf(arguments, options.ranks * chunks));
+    options.costs = CostsForGenerator(generator, options, modelled, arguments);
   }
   return {Generate(generator.name, options), "", generator.facts(options)};
 }
@@ -242,11 +264,14 @@ Flag WarmUpFlag() { return {"warm-up", "STEPS", "first steps to leave out (defau
 
 int64_t WarmUpOf(const Arguments& arguments) { return arguments.NumberOr("warm-up", 1); }
 
-std::vector<NamedSchedule> SchedulesOf(const Arguments& arguments) {
+std::vector<NamedSchedule> SchedulesOf(const Arguments& arguments,
+                                       const std::vector<std::string>& beside) {
   std::vector<NamedSchedule> schedules;
   const std::vector<std::string> names = arguments.Texts("schedule");
   LateUpdate(arguments);  // a slip of the pen is named before its want of use
-  RefuseUseless(arguments, names);
+  std::vector<std::string> users = names;
+  users.insert(users.end(), beside.begin(), beside.end());
+  RefuseUseless(arguments, users);
   for (size_t i = 0; i < names.size(); ++i) {
     if (std::find(names.begin(), names.begin() + static_cast<ptrdiff_t>(i), names[i]) !=
         names.begin() + static_cast<ptrdiff_t>(i)) {
@@ -301,13 +326,15 @@ void RefuseUselessOverlap(const std::vector<NamedSchedule>& schedules, const Arg
                           fmt::join(arguments.Texts("schedule"), ", ")));
 }
 
-Costs CostsOf(const Arguments& arguments, int stages) {
+Costs CostsOf(const Arguments& arguments, int stages, const Costs* modelled) {
   const bool any_time =
       std::any_of(std::begin(kTimesOfCompute), std::end(kTimesOfCompute),
                   [&](std::string_view flag) { return arguments.Has(std::string(flag)); });
   Costs costs;
   if (arguments.Has("costs")) {
     costs = CostsFromFile(arguments, stages);
+  } else if (modelled != nullptr) {
+    costs = *modelled;
   } else if (!any_time) {
     costs = DefaultCosts(stages);
   }
@@ -320,14 +347,20 @@ Costs CostsOf(const Arguments& arguments, int stages) {
   times("backward-input", costs.backward_input);
   times("backward-weight", costs.backward_weight);
   times("overlap", costs.overlap);
-  times("update", costs.update);
-  if (any_time && !arguments.Has("costs")) RequireTimes(arguments);
+  if (any_time && !arguments.Has("costs") && modelled == nullptr) RequireTimes(arguments);
   if (costs.update.empty()) costs.update.resize(static_cast<size_t>(stages));
+  OverrideLinks(arguments, stages, costs);
+  return costs;
+}
+
+void OverrideLinks(const Arguments& arguments, int stages, Costs& costs) {
+  if (arguments.Has("update")) {
+    costs.update = PerStage(arguments.Durations("update"), stages, arguments.PlaceOf("update"));
+  }
   if (arguments.Has("p2p-latency")) costs.p2p_latency = arguments.Duration("p2p-latency");
   if (arguments.Has("p2p-bandwidth")) costs.p2p_bandwidth = arguments.Rate("p2p-bandwidth");
   if (arguments.Has("activation-bytes"))
     costs.activation_bytes = arguments.Size("activation-bytes");
-  return costs;
 }
 
 GivenCosts GivenCostsOf(const Costs& costs) {

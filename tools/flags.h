@@ -32,7 +32,9 @@ struct NamedSchedule {
   std::string file;              ///< empty for a generated one
   std::vector<Fact> facts = {};  ///< of a generated one: what is known in closed form
 };
-std::vector<NamedSchedule> SchedulesOf(const Arguments& arguments);
+/// A flag that none of them has a use for is an Error, unless one of `beside` has.
+std::vector<NamedSchedule> SchedulesOf(const Arguments& arguments,
+                                       const std::vector<std::string>& beside = {});
 
 /// Throws Error if --overlap is given but none of the schedules overlaps anything.
 void RefuseUselessOverlap(const std::vector<NamedSchedule>& schedules, const Arguments& arguments);
@@ -40,8 +42,12 @@ void RefuseUselessOverlap(const std::vector<NamedSchedule>& schedules, const Arg
 /// Checked and lowered, for --steps or the default number of steps. A ScheduleError names the file.
 Program Lower(const NamedSchedule& named, const Arguments& arguments);
 
-/// Times per stage by the flags, over those of --costs; 1 ms and 2 ms if there are none at all.
-Costs CostsOf(const Arguments& arguments, int stages);
+/// Times per stage by the flags, over those of --costs, over `modelled` if it is not null; 1 ms and
+/// 2 ms if there are none at all.
+Costs CostsOf(const Arguments& arguments, int stages, const Costs* modelled = nullptr);
+
+/// Updates and links by the flags, over what `costs` says.
+void OverrideLinks(const Arguments& arguments, int stages, Costs& costs);
 
 /// The same for generators.
 GivenCosts GivenCostsOf(const Costs& costs);

@@ -42,24 +42,28 @@ void AddKey(const std::string& key, const Json& value, const std::string& place,
 
 }  // namespace
 
-std::map<std::string, Given> ReadJob(const std::filesystem::path& file,
-                                     std::span<const std::string> known) {
-  const Json root = ReadJson(file);
-  if (!root.is_object()) {
-    throw Error(
-        fmt::format("{}: /: a job is a JSON object, not {}", file.string(), root.type_name()));
+std::map<std::string, Given> JobOf(const Json& object, const std::string& place,
+                                   std::span<const std::string> known) {
+  if (!object.is_object()) {
+    throw Error(fmt::format("{}: a job is a JSON object, not {}",
+                            place.ends_with(": ") ? place + "/" : place, object.type_name()));
   }
   std::map<std::string, Given> job;
-  for (const auto& [key, value] : root.items()) {
-    const std::string place = fmt::format("{}: /{}", file.string(), key);
+  for (const auto& [key, value] : object.items()) {
+    const std::string at = fmt::format("{}/{}", place, key);
     if (std::find(known.begin(), known.end(), key) == known.end()) {
       const std::vector<std::string_view> names(known.begin(), known.end());
-      throw Error(fmt::format("{}: unknown key; the nearest known one is '{}'", place,
-                              Nearest(key, names)));
+      throw Error(
+          fmt::format("{}: unknown key; the nearest known one is '{}'", at, Nearest(key, names)));
     }
-    AddKey(key, value, place, job);
+    AddKey(key, value, at, job);
   }
   return job;
+}
+
+std::map<std::string, Given> ReadJob(const std::filesystem::path& file,
+                                     std::span<const std::string> known) {
+  return JobOf(ReadJson(file), file.string() + ": ", known);
 }
 
 }  // namespace pipelag

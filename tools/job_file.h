@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 
@@ -14,5 +15,9 @@ namespace pipelag {
 /// path; for a key that is not in `known` with the nearest that is.
 std::map<std::string, Given> ReadJob(const std::filesystem::path& file,
                                      std::span<const std::string> known);
+
+/// The same of an object that stands at `place` ("cases.json: /rows/0/job").
+std::map<std::string, Given> JobOf(const nlohmann::json& object, const std::string& place,
+                                   std::span<const std::string> known);
 
 }  // namespace pipelag

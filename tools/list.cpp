@@ -3,6 +3,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "models/architecture/config.h"
+#include "models/hardware/machine.h"
 #include "models/schedule/generators.h"
 #include "runtime/correction/correction.h"
 #include "runtime/optimizer/optimizer.h"
@@ -14,7 +16,7 @@ namespace {
 
 struct Entry {
   std::string name;
-  std::string_view summary;
+  std::string summary;
 };
 
 struct Kind {
@@ -25,7 +27,7 @@ struct Kind {
 std::vector<Entry> Schedules() {
   std::vector<Entry> entries;
   for (const Generator& generator : Generators()) {
-    entries.push_back({std::string(generator.name), generator.summary});
+    entries.push_back({std::string(generator.name), std::string(generator.summary)});
   }
   return entries;
 }
@@ -36,9 +38,35 @@ std::vector<Entry> Unexplained(const std::vector<std::string>& names) {
   return entries;
 }
 
+std::vector<Entry> Models() {
+  std::vector<Entry> entries;
+  for (const TransformerPreset& preset : TransformerPresets()) {
+    entries.push_back({std::string(preset.name), preset.source});
+  }
+  return entries;
+}
+
+std::vector<Entry> Architectures() {
+  std::vector<Entry> entries;
+  for (const std::string_view name : KnownArchitectures()) {
+    entries.push_back({std::string(name), ""});
+  }
+  return entries;
+}
+
+std::vector<Entry> Machines() {
+  std::vector<Entry> entries;
+  for (const std::string& name : MachineNames())
+    entries.push_back({name, ReadMachine(name).source});
+  return entries;
+}
+
 std::vector<Kind> Kinds() {
   return {
       {"schedules", Schedules()},
+      {"models", Models()},
+      {"architectures", Architectures()},
+      {"machines", Machines()},
       {"optimizers", Unexplained(OptimizerNames())},
       {"corrections", Unexplained(CorrectionNames())},
       {"backends",
@@ -71,7 +99,8 @@ Subcommand ListCommand() {
   return {
       .name = "list",
       .operands = "",
-      .summary = "names the known schedules, optimizers, corrections and backends",
+      .summary =
+          "names the known schedules, models, machines, optimizers, corrections and backends",
       .details = "",
       .flags = {FormatFlag()},
       .run = Run,

@@ -27,7 +27,8 @@ std::vector<Subcommand> Subcommands() {
       AnalyzeCommand(),    //
       ScheduleCommand(),   //
       ConvergeCommand(),   //
-      TimeToLossCommand(), ListCommand(),
+      TimeToLossCommand(), ModelCommand(), ValidateCommand(),
+      SweepCommand(),      PlanCommand(),  ListCommand(),
   };
 }
 

@@ -1,116 +1,37 @@
-// How far a run has come, for whoever watches: a line on a terminal, and lines of JSON in a file.
-// Must not know what is trained.
+// A bar on the terminal while long work goes on.
 #include "tools/progress.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cmath>
-#include <cstring>
-#include <nlohmann/json.hpp>
-#include <utility>
-
-#include "models/error.h"
-#include "models/units.h"
+#include <algorithm>
+#include <cstdio>
+#include <thread>
 
 namespace pipelag {
-namespace {
 
-double SecondsSince(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+Progress::Progress(size_t total, std::string_view noun)
+    : total_(std::max<size_t>(total, 1)), noun_(noun), terminal_(isatty(STDERR_FILENO) == 1) {}
+
+Progress::~Progress() {
+  if (terminal_) fmt::print(stderr, "\r\x1b[K");
 }
 
-/// The decimal number that the float is known by.
-double Shown(float value) { return ParseDecimal(fmt::format("{}", value)); }
-
-/// "3 h 05 min", "4 min 10 s", "12 s".
-std::string TimeText(double seconds) {
-  const auto whole = static_cast<int64_t>(std::llround(seconds));
-  if (whole >= 3600) return fmt::format("{} h {:02} min", whole / 3600, whole / 60 % 60);
-  if (whole >= 60) return fmt::format("{} min {:02} s", whole / 60, whole % 60);
-  return fmt::format("{} s", whole);
-}
-
-}  // namespace
-
-ProgressLine::ProgressLine(std::string name, const RunExtent& extent)
-    : name_(std::move(name)),
-      extent_(extent),
-      terminal_(isatty(STDERR_FILENO) == 1),
-      start_(Clock::now()) {}
-
-ProgressLine::~ProgressLine() {
-  if (shown_) fmt::print(stderr, "\r\x1b[K");
-}
-
-void ProgressLine::Show(const StepReport& report) {
-  constexpr auto kPause = std::chrono::milliseconds(50);
-  const Clock::time_point now = Clock::now();
-  if (!terminal_ || (shown_ && now - last_shown_ < kPause)) return;
-  shown_ = true;
-  last_shown_ = now;
-  constexpr int64_t kWidth = 30;
-  const int64_t done = report.steps_done - extent_.first_step;
-  const int64_t left = extent_.last_step - report.steps_done;
-  const double per_step = SecondsSince(start_) / static_cast<double>(done);
-  const auto filled = static_cast<size_t>(kWidth * report.steps_done / extent_.last_step);
-  fmt::print(stderr, "\r\x1b[K{:<10} [{:<{}}] {}/{}  loss {:.4f}  {:.0f} tokens/s  {} left", name_,
-             std::string(filled, '#'), kWidth, report.steps_done, extent_.last_step, report.loss,
-             static_cast<double>(extent_.tokens_per_step) / per_step,
-             TimeText(per_step * static_cast<double>(left)));
+void Progress::Show(size_t done, std::string_view beside) {
+  if (!terminal_) return;
+  constexpr size_t kWidth = 40;
+  fmt::print(stderr, "\r[{:<{}}] {}/{} {}{}{}", std::string(kWidth * done / total_, '#'), kWidth,
+             done, total_, noun_, beside.empty() ? "" : ", ", beside);
   std::fflush(stderr);
 }
 
-StepLog::StepLog(std::string file, bool append) : file_(std::move(file)) {
-  const int mode = append ? O_APPEND : O_TRUNC;
-  descriptor_ = open(file_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | mode, 0644);
-  if (descriptor_ < 0) {
-    throw Error(fmt::format("{}: cannot be written: {}", file_, std::strerror(errno)));
-  }
-  // A run that was killed may have left half a line.
-  char last = '\n';
-  const off_t size = lseek(descriptor_, 0, SEEK_END);
-  if (size > 0 && pread(descriptor_, &last, 1, size - 1) == 1 && last != '\n') {
-    if (write(descriptor_, "\n", 1) != 1) {
-      throw Error(fmt::format("{}: cannot be written: {}", file_, std::strerror(errno)));
-    }
-  }
+Flag JobsFlag(std::string_view noun) {
+  return {"jobs", "COUNT", fmt::format("{} at once (default: one per core)", noun)};
 }
 
-StepLog::~StepLog() {
-  if (descriptor_ >= 0) close(descriptor_);
-}
-
-void StepLog::Begin(const nlohmann::ordered_json& header, const RunExtent& extent) {
-  extent_ = extent;
-  start_ = std::chrono::steady_clock::now();
-  seconds_ = 0;
-  WriteLine(header);
-}
-
-void StepLog::Add(const StepReport& report) {
-  const double seconds = SecondsSince(start_);
-  nlohmann::ordered_json json = {{"step", report.steps_done},
-                                 {"loss", report.loss},
-                                 {"learning_rate", Shown(report.learning_rate)}};
-  if (report.gradient_norm) json["gradient_norm"] = *report.gradient_norm;
-  json["tokens"] = report.steps_done * extent_.tokens_per_step;
-  json["tokens_per_s"] = static_cast<double>(extent_.tokens_per_step) / (seconds - seconds_);
-  json["seconds"] = seconds;
-  seconds_ = seconds;
-  WriteLine(json);
-}
-
-void StepLog::WriteLine(const nlohmann::ordered_json& json) {
-  const std::string line = json.dump() + '\n';
-  for (size_t done = 0; done < line.size();) {
-    const ssize_t n = write(descriptor_, line.data() + done, line.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw Error(fmt::format("{}: cannot be written: {}", file_, std::strerror(errno)));
-    done += static_cast<size_t>(n);
-  }
+int JobsOf(const Arguments& arguments) {
+  const auto cores = std::max(1u, std::thread::hardware_concurrency());
+  return static_cast<int>(arguments.CountOr("jobs", cores));
 }
 
 }  // namespace pipelag

@@ -1,65 +1,33 @@
-// How far a run has come, for whoever watches: a line on a terminal, and lines of JSON in a file.
-// Must not know what is trained.
+// A bar on the terminal while long work goes on; nothing at all where stderr is a pipe or a file.
+// Must not know what is worked at.
 #pragma once
 
-#include <chrono>
-#include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <string_view>
 
-#include "runtime/training.h"
+#include "tools/arguments.h"
+#include "tools/subcommand.h"
 
 namespace pipelag {
 
-/// Tokens of a run and the steps it does.
-struct RunExtent {
-  int64_t first_step = 0;
-  int64_t last_step = 1;
-  int64_t tokens_per_step = 1;
-};
-
-/// On a terminal a line that grows, with loss, tokens/s and the time left; in a pipe nothing.
-class ProgressLine {
+class Progress {
  public:
-  ProgressLine(std::string name, const RunExtent& extent);
-  ~ProgressLine();
-  ProgressLine(const ProgressLine&) = delete;
-  ProgressLine& operator=(const ProgressLine&) = delete;
+  Progress(size_t total, std::string_view noun);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
 
-  void Show(const StepReport& report);
+  /// One thread at a time.
+  void Show(size_t done, std::string_view beside = "");
 
  private:
-  using Clock = std::chrono::steady_clock;
-
-  std::string name_;
-  RunExtent extent_;
+  size_t total_;
+  std::string noun_;
   bool terminal_;
-  bool shown_ = false;
-  Clock::time_point start_;
-  Clock::time_point last_shown_;
 };
 
-/// A header line of what is run, then a line per step, each written at once.
-class StepLog {
- public:
-  /// Behind what the file holds if `append`, else in its place. Throws Error naming the file.
-  StepLog(std::string file, bool append);
-  ~StepLog();
-  StepLog(const StepLog&) = delete;
-  StepLog& operator=(const StepLog&) = delete;
-
-  void Begin(const nlohmann::ordered_json& header, const RunExtent& extent);
-  /// Throws Error if it cannot be written.
-  void Add(const StepReport& report);
-
- private:
-  void WriteLine(const nlohmann::ordered_json& json);
-
-  std::string file_;
-  int descriptor_ = -1;
-  RunExtent extent_;
-  std::chrono::steady_clock::time_point start_;
-  double seconds_ = 0;  ///< from the start to the step before
-};
+/// --jobs: how many threads; one per core if it is not given.
+Flag JobsFlag(std::string_view noun);
+int JobsOf(const Arguments& arguments);
 
 }  // namespace pipelag

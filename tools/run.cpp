@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "models/file.h"
+#include "runtime/processes/train.h"
 #include "runtime/runnable.h"
 #include "runtime/serial.h"
 #include "sim/simulator.h"
@@ -27,7 +28,9 @@ namespace pipelag {
 namespace {
 
 constexpr int64_t kDefaultSteps = 20;
-constexpr std::string_view kBackends[] = {"threads", "serial"};
+constexpr std::string_view kBackends[] = {"threads", "serial", "mpi"};
+/// How long ranks that are processes wait for each other to appear.
+constexpr std::chrono::seconds kPatience{60};
 constexpr std::string_view kComputes[] = {"real", "emulated"};
 
 /// One schedule of the series and what its repetitions came to.
@@ -37,6 +40,7 @@ struct Series {
   std::vector<TrainingResult> runs;
   SeriesSummary summary;
   std::optional<Simulation> simulated;
+  std::vector<ClockOffset> clocks;  ///< of processes, in the last run
 
   const TrainingResult& typical() const { return runs[summary.typical]; }
 };
@@ -58,13 +62,13 @@ std::vector<Series> SeriesOf(const Arguments& arguments, bool serial, int64_t st
         static_cast<int>(arguments.CountOr("ranks", static_cast<int64_t>(delays.size())));
     plans.push_back(
         PlanOfDelays(delays, stages, static_cast<int>(arguments.Count("microbatches")), steps));
-    all.push_back({"serial", std::nullopt, {}, {}, {}});
+    all.push_back({"serial", std::nullopt, {}, {}, {}, {}});
     return all;
   }
   for (const NamedSchedule& named : SchedulesOf(arguments)) {
     Program program = Lower(named, arguments).WithSteps(steps);
     plans.push_back(PlanOf(program));
-    all.push_back({program.schedule().name, std::move(program), {}, {}, {}});
+    all.push_back({program.schedule().name, std::move(program), {}, {}, {}, {}});
   }
   return all;
 }
@@ -176,6 +180,11 @@ nlohmann::ordered_json JsonOf(const Series& series, const Corpus& corpus) {
   if (run.first_step > 0) json["first_step"] = run.first_step;
   json["validation_tokens"] = run.validation_tokens;
   if (corpus.entropy_rate) json["entropy_per_byte"] = *corpus.entropy_rate;
+  for (size_t rank = 0; rank < series.clocks.size(); ++rank) {
+    json["clocks"].push_back({{"rank", rank},
+                              {"ahead_ns", series.clocks[rank].ahead.count()},
+                              {"uncertainty_ns", series.clocks[rank].uncertainty.count()}});
+  }
   json["repetitions"] = series.runs.size();
   json["step_time_min_ns"] = series.summary.least.RoundedUp().count();
   json["step_time_max_ns"] = series.summary.greatest.RoundedUp().count();
@@ -261,14 +270,42 @@ void RefuseUselessTimes(const Arguments& arguments) {
   if (!wanted) RefuseGiven(arguments, CostFlags(), "times are given for --compute emulated only");
 }
 
+/// Of processes the one with the last stage knows what every step came to.
+bool LogsHere(const Arguments& arguments, const Series& series, const Wire* wire) {
+  if (wire == nullptr) return true;
+  const Schedule& schedule = series.program->schedule();
+  if (schedule.streams > 1) {
+    throw Error(fmt::format("{}: {} runs in {} directions, so no process knows the loss of a step",
+                            arguments.PlaceOf("log"), schedule.name, schedule.streams));
+  }
+  return wire->rank() == schedule.placement[static_cast<size_t>(schedule.stages - 1)];
+}
+
+int RunReal(const Arguments& arguments, std::string_view backend, Wire* wire);
+
 int Run(const Arguments& arguments) {
   if (arguments.Has("compute") && arguments.Choice("compute", kComputes) == "emulated") {
     return RunEmulated(arguments);
   }
   RefuseUselessTimes(arguments);
+  const std::string_view backend =
+      arguments.Has("backend") ? arguments.Choice("backend", kBackends) : kBackends[0];
+  if (backend != "mpi") return RunReal(arguments, backend, nullptr);
+  const std::unique_ptr<Wire> wire = OpenWire(HowLaunched(), kPatience);
+  try {
+    return RunReal(arguments, backend, wire.get());
+  } catch (const StoppedByPeer&) {
+    wire->Abandon();
+    return 2;  // the rank that failed says why
+  } catch (...) {
+    wire->Abandon();
+    throw;
+  }
+}
+
+int RunReal(const Arguments& arguments, std::string_view backend, Wire* wire) {
   const bool json = WantsJson(arguments);
-  const bool serial =
-      arguments.Has("backend") && arguments.Choice("backend", kBackends) == "serial";
+  const bool serial = backend == "serial";
   const std::string trace = arguments.Output("trace");
   const std::string loss = arguments.Output("loss");
   const std::filesystem::path folder = arguments.TextOr("traces", "");
@@ -293,7 +330,7 @@ int Run(const Arguments& arguments) {
     throw Error(
         "checkpoints and files of weights are of one run: name one --schedule, no --repeat");
   }
-  if (arguments.Has("log")) {
+  if (arguments.Has("log") && LogsHere(arguments, all.front(), wire)) {
     outside.log = std::make_unique<StepLog>(arguments.Output("log"), arguments.Has("resume"));
   }
   const int64_t warm_up = WarmUpOf(arguments);
@@ -304,10 +341,15 @@ int Run(const Arguments& arguments) {
       if (plans[k].stages.size() != options.split.size()) {
         own = TrainingOf(arguments, static_cast<int>(plans[k].stages.size()), length.last);
       }
-      all[k].runs.push_back(
-          TrainOnce(serial ? nullptr : &*all[k].program, plans[k], own, corpus, outside));
+      Processes processes{wire, {}};
+      auto result =
+          TrainOnce(serial ? nullptr : &*all[k].program, plans[k], own, corpus, outside, processes);
+      if (!result) continue;
+      all[k].runs.push_back(std::move(*result));
+      all[k].clocks = std::move(processes.clocks);
     }
   }
+  if (wire != nullptr && wire->rank() != 0) return 0;
   for (Series& series : all) {
     std::vector<const Trace*> traces;
     for (const TrainingResult& run : series.runs) traces.push_back(&run.trace);
@@ -351,6 +393,9 @@ Subcommand RunCommand() {
           "--schedule\n"
           "or those of --delay. Every schedule that 'pipelag list' names runs, and any .csv whose\n"
           "copies of a stage, if it has two directions, add up their gradients.\n\n"
+          "--backend mpi: start as many processes as ranks with mpirun or srun, on one machine or\n"
+          "many, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for each, as torchrun does.\n"
+          "Rank 0 prints and writes the files.\n\n"
           "--compute emulated trains nothing: every stage sleeps for its time (--forward ... "
           "--costs),\n"
           "messages are real, and the run is held against its simulation. Many more ranks than "
@@ -371,7 +416,8 @@ Subcommand RunCommand() {
       .flags = Concatenate(
           {ScheduleFlags(),
            {{"steps", "COUNT", fmt::format("updates (default: {})", kDefaultSteps)},
-            {"backend", "threads|serial", "a thread per rank, or the serial reference"},
+            {"backend", "threads|serial|mpi",
+             "a thread per rank, the serial reference, or a process per rank"},
             {"compute", "real|emulated", "train, or only take the times given (default: real)"},
             {"delay", "COUNT[,COUNT...]",
              "of --backend serial: gradient delay of all stages or of each"}},

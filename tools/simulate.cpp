@@ -3,100 +3,18 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "models/file.h"
-#include "models/schedule/warm_up.h"
-#include "sim/reduction_cost.h"
-#include "sim/simulator.h"
-#include "tools/conditions.h"
 #include "tools/flags.h"
-#include "tools/memory_flags.h"
+#include "tools/model_flags.h"
 #include "tools/result.h"
+#include "tools/simulation.h"
 #include "tools/table.h"
 #include "tools/timeline.h"
-#include "tools/update_flags.h"
 #include "traces/chrome.h"
 
 namespace pipelag {
 namespace {
-
-/// A picture of more actions than this says nothing, and its spans fill the memory.
-constexpr int64_t kMostDrawn = 1'000'000;
-/// Why ranks idle takes longer to find out than to simulate: of longer runs only where spans are
-/// wanted anyway.
-constexpr int64_t kMostExplained = 200'000;
-
-struct Simulated {
-  RunResult result;
-  SteadyState steady;
-  bool exact = true;  ///< the step time
-  bool messages_take_time = false;
-  std::vector<Lane> critical_links;
-  Outlook outlook;
-  Costs costs;
-  std::string optimizer;  ///< that gave the updates their times; empty: none did
-  std::optional<ReductionCost> reductions;
-  std::optional<WarmUpProposal> warm_up;
-  std::vector<Finding> beyond_memory;
-  bool drawn = false;
-};
-
-/// What else is wanted than the figures.
-struct Extras {
-  bool spans = false;
-  bool picture = false;
-};
-
-Simulated SimulateOne(const NamedSchedule& named, const Arguments& arguments,
-                      const Extras& extras) {
-  const Program program = Lower(named, arguments);
-  const Schedule& schedule = program.schedule();
-  Simulated simulated;
-  simulated.costs = CostsOf(arguments, schedule.stages);
-  if (const auto updates = UpdateTimesOf(arguments, program)) {
-    simulated.costs.update = *updates;
-    simulated.optimizer = arguments.Text("optimizer");
-  }
-  simulated.drawn = extras.picture && program.actions() <= kMostDrawn;
-  const ActionTimes times(program, simulated.costs, ReductionOf(arguments));
-  const std::optional<MemorySizes> sizes = MemorySizesOf(arguments, schedule.stages);
-  const Conditions conditions = ConditionsOf(arguments, schedule);
-  const SimulationOptions options{
-      .receive_slots = static_cast<int>(arguments.CountOr("receive-slots", 0)),
-      .spans = extras.spans || simulated.drawn || sizes || program.actions() <= kMostExplained,
-      .network = conditions.network,
-      .noise = conditions.noise};
-  Simulation simulation = Simulate(program, times, options);
-  simulated.outlook = OutlookOf(program, times, options, conditions);
-  simulated.result = {
-      std::move(simulation.trace), std::move(simulation.metrics), {}, schedule.stages};
-  for (int stage = 0; stage < schedule.placed_stages(); ++stage) {
-    simulated.result.versions.push_back(program.versions(stage));
-  }
-  simulated.steady = std::move(simulation.steady);
-  simulated.exact = simulation.exact;
-  const ActionTimes& met = simulation.alone ? *simulation.alone : times;
-  for (const int lane : simulated.steady.critical_lanes) {
-    simulated.critical_links.push_back(program.lanes()[static_cast<size_t>(lane)]);
-    const LinkTime& takes = met.OfMessage(lane);
-    simulated.messages_take_time |= takes.occupancy + takes.latency > 0;
-  }
-  if (!schedule.groups.empty() && !simulated.steady.critical_ranks.empty()) {
-    simulated.reductions = CostOfReductions(program, met, options.receive_slots);
-  }
-  if (named.file.empty() && simulated.steady.crosses_links() && !conditions.network.cluster) {
-    simulated.warm_up = WarmUpThatHides(schedule, GivenCostsOf(simulated.costs));
-  }
-  RunResult& result = simulated.result;
-  if (options.spans) Explain(result);
-  if (sizes) {
-    result.memory = MemoryOverTime(result.trace, *sizes,
-                                   StandingMemoryOf(program, *sizes, options.receive_slots));
-    simulated.beyond_memory = BeyondMemory(result.memory, sizes->device);
-  }
-  return simulated;
-}
 
 void WriteTrace(const std::string& file, const std::vector<Simulated>& runs, bool critical_path) {
   ChromeOptions options{.critical_path = critical_path};
@@ -205,6 +123,11 @@ std::string ReductionsText(const Simulated& run) {
   return text + '\n';
 }
 
+std::string StagesText(const Simulated& run) {
+  if (!run.stages) return "";
+  return fmt::format("{}: {}", run.result.trace.schedule, SplitText(*run.stages));
+}
+
 std::string UpdatesText(const Simulated& run) {
   if (run.optimizer.empty()) return "";
   std::vector<std::string> times;
@@ -252,6 +175,7 @@ nlohmann::ordered_json JsonOf(const Simulated& run) {
                         {"links", LinksJson(run.critical_links)},
                         {"reductions", run.steady.critical_groups}};
   if (run.reductions) json["reductions"] = ReductionsJson(*run.reductions);
+  if (run.stages) json["split"] = SplitJson(*run.stages);
   if (!run.optimizer.empty()) {
     auto& times = json["update_ns"] = nlohmann::ordered_json::array();
     for (const Nanoseconds time : run.costs.update) times.push_back(time.count());
@@ -262,6 +186,7 @@ nlohmann::ordered_json JsonOf(const Simulated& run) {
   for (const Finding& finding : run.beyond_memory) json["findings"].push_back(finding.message);
   AddOutlook(run.outlook, json);
   if (!run.costs.source.empty()) json["costs_source"] = run.costs.source;
+  if (run.throughput) AddThroughput(*run.throughput, run.gpus, json);
   return json;
 }
 
@@ -272,14 +197,15 @@ std::string TextOf(const std::vector<Simulated>& runs) {
     text += run.drawn ? FormatTimeline(run.result.trace, TerminalColumns())
                       : "(too many actions to be drawn)\n";
     text += '\n' + ResultText(run.result) + fmt::format("\nlimited by {}\n", Limit(run)) +
-            UpdatesText(run) + ReductionsText(run) + WarmUpText(run) + OutlookText(run.outlook);
+            StagesText(run) + UpdatesText(run) + ReductionsText(run) + WarmUpText(run) +
+            OutlookText(run.outlook);
   } else {
     std::vector<const RunResult*> results;
     for (const Simulated& run : runs) results.push_back(&run.result);
     text += SideBySide(results) + "\nwhat limits the step time: " + LimitsText(runs);
     text += '\n';
     for (const Simulated& run : runs) {
-      text += UpdatesText(run) + ReductionsText(run) + WarmUpText(run);
+      text += StagesText(run) + UpdatesText(run) + ReductionsText(run) + WarmUpText(run);
     }
     for (const Simulated& run : runs) {
       const std::string outlook = OutlookText(run.outlook);
@@ -290,6 +216,11 @@ std::string TextOf(const std::vector<Simulated>& runs) {
     for (const Finding& finding : run.beyond_memory) {
       text += fmt::format("{}: {}\n", run.result.trace.schedule, finding.message);
     }
+  }
+  for (const Simulated& run : runs) {
+    if (!run.throughput) continue;
+    text +=
+        fmt::format("{}: {}", run.result.trace.schedule, ThroughputText(*run.throughput, run.gpus));
   }
   if (!runs[0].costs.source.empty()) text += fmt::format("times: {}\n", runs[0].costs.source);
   return text;
@@ -333,19 +264,16 @@ Subcommand SimulateCommand() {
           "JOB is a JSON file whose keys are flags, as in {\"schedule\": \"1f1b\", \"ranks\": 4,\n"
           "\"forward\": [\"1ms\", \"2ms\"]}; a flag overrides it. Several schedules stand side by\n"
           "side. Without any times a forward takes 1ms and a backward 2ms.\n\n"
-          "Example: pipelag simulate --schedule gpipe,1f1b,2bw --ranks 4 --microbatches 8\n"
-          "         --forward 10ms --backward 20ms --p2p-latency 8us --trace trace.json",
+          "With --machine times and sizes come from the model of costs, and throughput is "
+          "shown.\n\n"
+          "Examples: pipelag simulate --schedule gpipe,1f1b,2bw --ranks 4 --microbatches 8\n"
+          "          --forward 10ms --backward 20ms --p2p-latency 8us --trace trace.json\n"
+          "          pipelag simulate --schedule 1f1b,zb-h1 --ranks 4 --microbatches 16 --data 2\n"
+          "          --model Llama-3.1-8B --machine dgx-h100 --sequence 8192 --zero 1",
       .most_operands = 1,
       .reads_job = true,
       .flags = Concatenate(
-          {ScheduleFlags(),
-           {StepsFlag(),
-            {"receive-slots", "COUNT",
-             "messages a lane may hold for its receiver (default: enough)"}},
-           CostFlags(),
-           UpdateFlags(),
-           MemoryFlags(),
-           ConditionFlags(),
+          {SimulationFlags(),
            {{"trace", "FILE", "write a Chrome trace (Perfetto, speedscope)"},
             {"critical-path", "", "show it in --trace as a process of its own", FlagValue::kNone},
             FormatFlag()}}),

@@ -10,7 +10,8 @@ namespace pipelag {
 
 class Arguments;
 
-enum class FlagValue { kNone, kOptional, kRequired };
+/// kRepeated: may be given several times, each with a value.
+enum class FlagValue { kNone, kOptional, kRequired, kRepeated };
 
 struct Flag {
   std::string name;   ///< full word, without dashes; also its key in a job file
@@ -43,6 +44,10 @@ Subcommand CompareCommand();
 Subcommand AnalyzeCommand();
 Subcommand ConvergeCommand();
 Subcommand TimeToLossCommand();
+Subcommand ValidateCommand();
+Subcommand ModelCommand();
+Subcommand SweepCommand();
+Subcommand PlanCommand();
 Subcommand ListCommand();
 
 }  // namespace pipelag

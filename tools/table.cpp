@@ -76,6 +76,17 @@ std::string Counted(int64_t count, std::string_view noun) {
 
 std::string FormatShare(double share) { return fmt::format("{:.2f} %", 100 * share); }
 
+std::string FormatFlops(double flops) {
+  constexpr std::string_view kPrefixes[] = {"", " K", " M", " G", " T", " P", " E"};
+  if (flops == 0) return "0";
+  size_t prefix = 0;
+  while (flops >= 999.95 && prefix + 1 < std::size(kPrefixes)) {
+    flops /= 1000;
+    ++prefix;
+  }
+  return fmt::format("{:#.4g}{}", flops, kPrefixes[prefix]);
+}
+
 std::string FormatStepTime(StepTime time) {
   const std::string rounded = FormatDuration(time.RoundedUp());
   if (time.denominator == 1) return rounded;

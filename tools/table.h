@@ -29,6 +29,9 @@ std::string Counted(int64_t count, std::string_view noun);
 /// "27.27 %".
 std::string FormatShare(double share);
 
+/// "1.234 T": of FLOPs, four digits with a decimal prefix.
+std::string FormatFlops(double flops);
+
 /// "24.00 ms", and the exact fraction behind it where it is not whole nanoseconds.
 std::string FormatStepTime(StepTime time);
 

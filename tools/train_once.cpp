@@ -48,29 +48,40 @@ Length LengthOf(const Arguments& arguments, const CheckpointPlan& plan, int64_t 
   return length;
 }
 
-TrainingResult TrainOnce(const Program* program, const SerialPlan& plan, TrainingOptions options,
-                         const Corpus& corpus, const Outside& outside) {
+std::optional<TrainingResult> TrainOnce(const Program* program, const SerialPlan& plan,
+                                        TrainingOptions options, const Corpus& corpus,
+                                        const Outside& outside, Processes& processes) {
   const int64_t first = outside.checkpoints.first_step();
   const RunExtent extent{first, first + plan.steps, TokensPerStep(options, plan.microbatches)};
   const int ranks = program != nullptr ? program->schedule().ranks : 1;
   std::vector<std::string> notes;
+  // The others' first checkpoint comes long after rank 0 has let them begin.
+  const bool speaks = processes.wire == nullptr || processes.wire->rank() == 0;
   const auto writer =
-      Attach(outside.checkpoints, plan, corpus, ranks, extent.last_step, options, notes);
-  for (const std::string& note : notes) fmt::print(stderr, "pipelag: {}\n", note);
+      Attach(outside.checkpoints, plan, corpus, ranks, extent.last_step, options, notes, speaks);
+  if (speaks) {
+    for (const std::string& note : notes) fmt::print(stderr, "pipelag: {}\n", note);
+  }
   if (outside.log) outside.log->Begin(LogHeader(plan, options, extent, ranks), extent);
-  TrainingResult result;
+  std::optional<TrainingResult> result;
   {
     ProgressLine progress(plan.name, extent);
     options.on_step = [&](const StepReport& report) {
       progress.Show(report);
       if (outside.log) outside.log->Add(report);
     };
-    result = program == nullptr ? TrainSerially(plan, options, corpus)
-                                : TrainOnThreads(*program, options, corpus);
+    if (program == nullptr) {
+      result = TrainSerially(plan, options, corpus);
+    } else if (processes.wire == nullptr) {
+      result = TrainOnThreads(*program, options, corpus);
+    } else if (auto of_all = TrainOnProcesses(*program, options, corpus, *processes.wire)) {
+      result = std::move(of_all->training);
+      processes.clocks = std::move(of_all->clocks);
+    }
   }
-  if (result.diverged) {
-    fmt::print(stderr, "pipelag: {} diverged at step {}: {}{}\n", plan.name, *result.diverged,
-               result.diverged_where, GoodCheckpoint(writer.get(), *result.diverged));
+  if (result && result->diverged) {
+    fmt::print(stderr, "pipelag: {} diverged at step {}: {}{}\n", plan.name, *result->diverged,
+               result->diverged_where, GoodCheckpoint(writer.get(), *result->diverged));
   }
   return result;
 }

@@ -3,12 +3,15 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include "models/schedule/program.h"
+#include "runtime/processes/train.h"
 #include "runtime/serial.h"
 #include "tools/arguments.h"
 #include "tools/checkpoint_flags.h"
-#include "tools/progress.h"
+#include "tools/run_progress.h"
 
 namespace pipelag {
 
@@ -29,9 +32,17 @@ struct Length {
 /// By --steps, `otherwise` if not given. Throws Error if nothing is left to do.
 Length LengthOf(const Arguments& arguments, const CheckpointPlan& plan, int64_t otherwise);
 
-/// Trains for the steps of `plan`: on threads under `program`, or serially if it is null. What to
-/// say about it goes to stderr.
-TrainingResult TrainOnce(const Program* program, const SerialPlan& plan, TrainingOptions options,
-                         const Corpus& corpus, const Outside& outside);
+/// Ranks that are processes: this one's wire, and what their clocks came to, on rank 0.
+struct Processes {
+  Wire* wire = nullptr;
+  std::vector<ClockOffset> clocks;
+};
+
+/// Trains for the steps of `plan`: under `program`, on threads or as one of `processes` if there
+/// are any, or serially if it is null. What to say about it goes to stderr. Nothing on processes
+/// other than rank 0.
+std::optional<TrainingResult> TrainOnce(const Program* program, const SerialPlan& plan,
+                                        TrainingOptions options, const Corpus& corpus,
+                                        const Outside& outside, Processes& processes);
 
 }  // namespace pipelag

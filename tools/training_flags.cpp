@@ -34,7 +34,12 @@ std::optional<float> Fraction(const Arguments& arguments, const std::string& nam
 }  // namespace
 
 std::vector<LayerRange> SplitOf(const Arguments& arguments, int layers, int stages) {
-  if (!arguments.Has("split")) return SplitLayers(layers, stages);
+  const std::string text = arguments.Has("split") ? arguments.Texts("split").front() : "even";
+  if (text == "even") return SplitLayers(layers, stages);
+  if (text == "auto") {
+    throw Error(fmt::format("{}: auto needs the times of layers, as --profile or --layer-times",
+                            arguments.PlaceOf("split")));
+  }
   const std::vector<int> counts = arguments.SmallNumbers("split");
   if (static_cast<int>(counts.size()) != stages) {
     throw Error(fmt::format("{}: names {} stages, but there are {}", arguments.PlaceOf("split"),
@@ -50,7 +55,7 @@ std::vector<Flag> CommonTrainingFlags() {
       {"heads", "COUNT", "attention heads (default: 4)"},
       {"sequence", "COUNT", "tokens per sequence (default: 64)"},
       {"microbatch-size", "COUNT", "sequences per micro-batch (default: 4)"},
-      {"split", "COUNT[,COUNT...]", "layers of each stage (default: even)"},
+      {"split", "even|COUNT[,COUNT...]", "layers of each stage (default: even)"},
       {"vocabulary", "COUNT", "tokens there are, 50257 for GPT-2's (default: 256, for bytes)"},
       {"data", "FILE[,FILE...]",
        "texts, taken as bytes, or .bin files of 16-bit tokens, nanoGPT's or llm.c's: the first "

@@ -64,7 +64,9 @@ std::vector<Flag> UpdateFlags() {
       {"heads", "COUNT", "attention heads (default: 4)"},
       {"sequence", "COUNT", "tokens per sequence (default: 64)"},
       {"vocabulary", "COUNT", "tokens there are (default: 256)"},
-      {"split", "COUNT[,COUNT...]", "layers of each stage (default: even)"},
+      {"split", "even|auto|COUNT[,...]",
+       "layers of each stage; auto: so that the slowest rank is fastest, within --device-memory, "
+       "where the times of layers are known (default: even)"},
       {"device-compute", "RATE", "matrix products of a device (400TFLOP/s), for --optimizer"},
       {"device-bandwidth", "RATE", "its memory's bandwidth (3.3TB/s), for --optimizer"},
   };

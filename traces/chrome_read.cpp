@@ -334,6 +334,10 @@ Trace HeadOf(const Fields& head) {
   if (head.Find(beyond) != nullptr) {
     head.Fail(beyond, fmt::format("is one too many, there are {} stages", trace.stages));
   }
+  if (trace.ranks > trace.stages) {
+    head.Fail("pipelag.ranks",
+              fmt::format("{} ranks cannot share {} stages", trace.ranks, trace.stages));
+  }
   return trace;
 }
 

@@ -8,7 +8,7 @@
 
 namespace pipelag {
 
-enum class NormKind : uint8_t { kLayer, kRms };         ///< with and without a bias
+enum class NormKind : uint8_t { kLayer, kRms, kBare };  ///< with bias, without, no parameters
 enum class PositionKind : uint8_t { kNone, kLearned };  ///< kNone: rotary, ALiBi: no parameters
 
 /// Keys and values out of a common low-rank vector (DeepSeek-V2, arXiv 2405.04434, section 2.1).
@@ -49,6 +49,7 @@ struct Block {
   bool mlp_bias = false;
   Experts experts;  ///< in force if routed > 0
   int norms = 2;    ///< of `hidden` numbers; 4 with norms behind both halves, 1 in parallel blocks
+  bool parallel = false;  ///< attention and MLP side by side, both added to the residual at once
   bool operator==(const Block&) const = default;
 };
 
@@ -66,21 +67,38 @@ struct Transformer {
   bool head_bias = false;
   bool embedding_norm = false;
   bool final_norm = true;
+  bool alibi = false;              ///< positions are added to the scores: nothing is rotated
+  bool dropout = false;            ///< trained with it behind embedding, attention and MLP
+  bool attention_dropout = false;  ///< and on the attention matrix
+  int prediction_layers = 0;       ///< more blocks like the last that predict further tokens
+                                   ///< (DeepSeek-V3, arXiv 2412.19437, section 2.2); in no total
   std::vector<Block> blocks;
 
   int layers() const { return static_cast<int>(blocks.size()); }
   bool operator==(const Transformer&) const = default;
 };
 
+/// Indices of blocks that are alike, ascending, by the first of each kind.
+std::vector<std::vector<int>> EqualBlocks(const Transformer& model);
+
 /// Exact numbers of parameters.
 struct ParameterCount {
-  int64_t embedding = 0;  ///< tokens, positions, their projections and norm
+  int64_t embedding = 0;  ///< tokens, positions, their projection to `hidden` and norm
   std::vector<int64_t> blocks;
-  int64_t head = 0;    ///< final norm, and the matrix unless tied
-  int64_t active = 0;  ///< of all, those one token passes: routed experts that it is not sent to
-                       ///< are left out
+  int64_t head = 0;        ///< final norm, projection from `hidden`, and the matrix unless tied
+  int64_t active = 0;      ///< of all, those one token passes: routed experts that it is not sent
+                           ///< to are left out
+  int64_t prediction = 0;  ///< of `prediction_layers`, without the embedding and head they share;
+                           ///< not in Total()
   int64_t Total() const;
 };
 ParameterCount CountParameters(const Transformer& model);
+
+/// Of a norm of what is `hidden` wide.
+int64_t NormParameters(const Transformer& model);
+/// Of two products with `inner` numbers between them; gated: the first is twice as wide.
+int64_t MlpParameters(int64_t hidden, int64_t inner, bool gated, bool bias);
+/// Of one routed expert.
+int64_t ExpertParameters(const Transformer& model, const Block& block);
 
 }  // namespace pipelag

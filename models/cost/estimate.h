@@ -16,8 +16,9 @@
 namespace pipelag {
 
 /// How a training run is laid over the GPUs: tensor · context · pipeline · data of them. Ranks of a
-/// tensor group are neighbours, then context, then data (which `sharding.expert` divides), then
-/// pipeline: Megatron's order.
+/// tensor group are neighbours, then context, then data, then pipeline: Megatron's order. Routed
+/// experts divide the ranks of a pipeline stage anew: those that share an expert are neighbours,
+/// then the `sharding.expert` of them that together hold all, then copies.
 struct RunLayout {
   Sharding sharding;
   int pipeline = 1;
@@ -27,19 +28,33 @@ struct RunLayout {
   int shard_states = 1;  ///< ZeRO stage 0, 1, 2 (3: weights too, gathered for every F and backward)
   Precision precision = Precision::kBf16;
   std::string optimizer = "adamw";
-  std::vector<int> split;  ///< blocks per stage; empty: evenly
+  bool fused_accumulation = false;  ///< products add their gradients to the accumulators
+                                    ///< themselves; else that is a pass of its own
+  bool blocking_messages = false;   ///< between stages: whoever sends waits until it is done
+  bool blocking_launches = false;   ///< the host waits for every kernel (CUDA_LAUNCH_BLOCKING=1)
+  bool overlap_tensor = false;      ///< collectives of tensor parallelism run beside the products
+  bool overlap_reduction = false;   ///< gradients are reduced block by block while the backward
+                                    ///< runs, and weights gathered while the forward does
+  std::vector<int> split;           ///< blocks per stage; empty: evenly
 
-  int gpus() const { return sharding.tensor * sharding.context * pipeline * data; }
+  int64_t gpus() const { return int64_t{1} * sharding.tensor * sharding.context * pipeline * data; }
   int64_t sequences() const { return sharding.sequences * microbatches * data; }  ///< per batch
 };
 
+/// Throws Error if there are more GPUs, or tokens in a micro-batch, than can be reckoned with.
+void CheckLayoutSize(const RunLayout& layout);
+
 /// Of one pipeline; the others are its copies.
 struct Estimate {
-  Costs costs;         ///< per stage; backward split and fused; overlap; message and its link
+  Costs costs;         ///< per stage; backward split and fused; message and its link; overlap if
+                       ///< there are experts' messages to be hidden
   MemorySizes memory;  ///< of one device of each stage
   std::vector<Nanoseconds> reduction;  ///< per stage: gradients over the replicas, and gathering
-                                       ///< what sharded states made, alone on its links
-  double model_flops = 0;              ///< of a batch over all GPUs, recomputation not counted
+                                       ///< what sharded states made, alone on its links; with
+                                       ///< `overlap_reduction` what the last F and B leave of it.
+                                       ///< Empty: there is nothing to be reduced
+  double model_flops = 0;              ///< of a batch over all GPUs, recomputation not counted,
+                                       ///< attention to every key (Megatron's convention)
   double hardware_flops = 0;           ///< with it
 };
 

@@ -19,7 +19,9 @@ struct Accelerator {
   std::map<Precision, double> peak_flops;  ///< dense, per second
   Bytes memory = 0;
   Bandwidth memory_bandwidth;
-  double achievable = 1;  ///< of the peak, by the best matrix products measured on it
+  double achievable = 1;      ///< of the peak, by the best matrix products measured on it
+  double achievable_fp8 = 0;  ///< of the fp8 peak; 0: as `achievable`
+  int multiprocessors = 0;    ///< each works on one tile of a product at a time
   std::string source;
 };
 
@@ -34,9 +36,16 @@ struct Machine {
   std::string source;
 };
 
-/// A preset's name or a JSON file of the same form. Throws Error naming the nearest known name.
+/// A preset's name or a JSON file of the same form (models/hardware/presets). Throws Error naming
+/// the file and the place in it, or the nearest known name.
 Machine ReadMachine(const std::string& name_or_file);
 std::vector<std::string> MachineNames();
+
+/// "fp32", "tf32", "fp16", "bf16", "fp8". Throws Error naming the nearest.
+Precision ParsePrecision(std::string_view name);
+std::string_view PrecisionName(Precision precision);
+/// Throws Error if the accelerator has no such arithmetic.
+double PeakFlops(const Accelerator& accelerator, Precision precision);
 
 /// The cluster of `nodes` such nodes.
 Cluster ClusterOf(const Machine& machine, int nodes);

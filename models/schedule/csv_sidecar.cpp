@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "models/json_file.h"
 #include "models/schedule/text.h"
 
 namespace pipelag {
@@ -49,6 +50,7 @@ int PositiveKey(const nlohmann::json& object, const char* key, const std::string
 void ReadSidecar(std::string_view text, const std::string& file_name, Schedule& schedule) {
   const auto json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_object()) throw Error(fmt::format("{}: is not a JSON object", file_name));
+  CheckKeys(json, {"name", "policy", "streams", "microbatches", "groups"}, file_name + ": ");
   const auto policy = Key<std::string>(json, "policy", file_name);
   const std::optional<WeightPolicy> known = PolicyFromName(policy);
   if (!known) throw Error(fmt::format("{}: /policy: there is no policy '{}'", file_name, policy));
@@ -64,6 +66,10 @@ void ReadSidecar(std::string_view text, const std::string& file_name, Schedule& 
   if (!groups.is_array()) throw Error(fmt::format("{}: /groups is not a list", file_name));
   for (size_t g = 0; g < groups.size(); ++g) {
     const std::string place = fmt::format("{}: /groups/{}", file_name, g);
+    if (!groups[g].is_object()) {
+      throw Error(fmt::format("{}: expected an object, not {}", place, ShowJson(groups[g])));
+    }
+    CheckKeys(groups[g], {"purpose", "stages"}, place);
     const auto purpose = Key<std::string>(groups[g], "purpose", place);
     const auto* const found = std::find(std::begin(kPurposes), std::end(kPurposes), purpose);
     if (found == std::end(kPurposes)) {

@@ -10,10 +10,12 @@ namespace {
 
 constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
 
-class GreedyListing {
+class Listing {
  public:
-  GreedyListing(Schedule& schedule, const GivenCosts& costs, int limit, const ListingRules& rules)
-      : schedule_(schedule), costs_(costs), limit_(limit), rules_(rules) {
+  /// Without an `order` by the rules alone.
+  Listing(Schedule& schedule, const GivenCosts& costs, int limit, const ListingRules& rules,
+          const std::vector<std::vector<Action>>* order = nullptr)
+      : schedule_(schedule), costs_(costs), limit_(limit), rules_(rules), order_(order) {
     const auto stages = static_cast<size_t>(schedule_.stages);
     const auto m = static_cast<size_t>(schedule_.microbatches);
     forward_.assign(stages, std::vector<int64_t>(m, kUnknown));
@@ -31,7 +33,8 @@ class GreedyListing {
     while (!wakes_.empty()) {
       const auto [time, rank] = wakes_.top();
       wakes_.pop();
-      if (time >= ranks_[static_cast<size_t>(rank)].free) end = std::max(end, Decide(rank, time));
+      if (time < ranks_[static_cast<size_t>(rank)].free) continue;
+      end = std::max(end, order_ ? Follow(rank, time) : Decide(rank, time));
     }
     const size_t wanted = ranks_.front().stages.size() * 3;
     for (const auto& body : schedule_.body) {
@@ -46,6 +49,7 @@ class GreedyListing {
     std::queue<Action> weights;
     int64_t free = 0;
     int held = 0;
+    size_t followed = 0;  // of its order
   };
   struct Next {
     int forward = 0;
@@ -109,12 +113,29 @@ class GreedyListing {
     return Start(rank, ActionKind::kBackwardWeight, stage, time);
   }
 
+  int64_t Follow(int rank, int64_t time) {
+    RankState& state = ranks_[static_cast<size_t>(rank)];
+    const auto& order = (*order_)[static_cast<size_t>(rank)];
+    if (state.followed < order.size()) {
+      const Action& next = order[state.followed];
+      const bool room = !IsForward(next.kind) || state.held < limit_;
+      const int64_t ready = ReadyAt(next.kind, next.stage);
+      if (room && ready != kUnknown && ready <= time) {
+        ++state.followed;
+        return Start(rank, next.kind, next.stage, time);
+      }
+    }
+    if (state.weights.empty()) return 0;  // woken again when something comes in
+    return Start(rank, ActionKind::kBackwardWeight, state.weights.front().stage, time);
+  }
+
   int64_t Start(int rank, ActionKind kind, int stage, int64_t time);
 
   Schedule& schedule_;
   const GivenCosts& costs_;
   int limit_;
   ListingRules rules_;
+  const std::vector<std::vector<Action>>* order_;
   std::vector<std::vector<int64_t>> forward_;  // when inputs arrive, by stage and micro-batch
   std::vector<std::vector<int64_t>> gradient_;
   std::vector<Next> next_;
@@ -123,7 +144,7 @@ class GreedyListing {
   std::priority_queue<Wake, std::vector<Wake>, std::greater<>> wakes_;
 };
 
-int64_t GreedyListing::Start(int rank, ActionKind kind, int stage, int64_t time) {
+int64_t Listing::Start(int rank, ActionKind kind, int stage, int64_t time) {
   RankState& state = ranks_[static_cast<size_t>(rank)];
   const auto s = static_cast<size_t>(stage);
   auto& body = schedule_.body[static_cast<size_t>(rank)];
@@ -165,7 +186,12 @@ int64_t GreedyListing::Start(int rank, ActionKind kind, int stage, int64_t time)
 
 int64_t ListGreedily(Schedule& schedule, const GivenCosts& costs, int limit,
                      const ListingRules& rules) {
-  return GreedyListing(schedule, costs, limit, rules).Run();
+  return Listing(schedule, costs, limit, rules).Run();
+}
+
+int64_t ListInOrder(Schedule& schedule, const GivenCosts& costs, int limit,
+                    const std::vector<std::vector<Action>>& order) {
+  return Listing(schedule, costs, limit, {}, &order).Run();
 }
 
 }  // namespace pipelag

@@ -1,8 +1,9 @@
-// Greedy list scheduling of F, I and W on given times under a memory limit: at every time at which
-// a rank is free it starts the most urgent of what is ready.
+// List scheduling of F, I and W on given times under a memory limit: at every time at which a rank
+// is free it starts the most urgent of what is ready.
 #pragma once
 
 #include <limits>
+#include <vector>
 
 #include "models/schedule/generators.h"
 
@@ -26,5 +27,10 @@ struct ListingRules {
 inline constexpr int64_t kDeadEnd = std::numeric_limits<int64_t>::max();
 int64_t ListGreedily(Schedule& schedule, const GivenCosts& costs, int limit,
                      const ListingRules& rules);
+
+/// The same with the F and I of each rank in the given order: a W is what a rank does while the
+/// next of them is not ready or has no room.
+int64_t ListInOrder(Schedule& schedule, const GivenCosts& costs, int limit,
+                    const std::vector<std::vector<Action>>& order);
 
 }  // namespace pipelag

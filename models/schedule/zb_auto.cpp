@@ -1,13 +1,16 @@
 // Automatic zero-bubble schedules: greedy list scheduling of F, I and W on given times under a
 // limit on the activations a rank holds (in the spirit of Qi et al., "Zero Bubble Pipeline
-// Parallelism", section 3, and "Pipeline Parallelism with Controllable Memory", 2024, whose V-Half
-// and V-Min are the limits p/2 and p/3 with two chunks in a V). A few rules of thumb are tried and
-// the shortest result kept.
+// Parallelism", section 3), and, with two chunks in a V, building blocks (Qi et al., "Pipeline
+// Parallelism with Controllable Memory", arXiv 2405.15362, whose V-Half and V-Min are the limits
+// p/2 and p/3 and a little). A few rules of thumb and blocks are tried and the shortest result
+// kept.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
+#include "models/schedule/building_block.h"
 #include "models/schedule/greedy_listing.h"
 #include "models/schedule/pipelines.h"
 
@@ -28,6 +31,18 @@ GivenCosts CostsOrUniform(const GeneratorOptions& options, int stages) {
   return options.costs;
 }
 
+/// V-Min, V-Half and between: of all slopes from 1 to 5 those that were the shortest for some
+/// limit, for 4 to 16 ranks of F = I = W.
+constexpr std::array<BlockSlope, 9> kBlocks = {{{1, 1, 1, 1},
+                                                {1, 2, 1, 2},
+                                                {2, 2, 1, 3},
+                                                {2, 3, 1, 2},
+                                                {1, 3, 1, 5},
+                                                {3, 3, 1, 3},
+                                                {1, 4, 1, 2},
+                                                {1, 4, 2, 3},
+                                                {1, 5, 1, 5}}};
+
 }  // namespace
 
 Schedule GenerateZbAuto(const GeneratorOptions& options) {
@@ -47,9 +62,9 @@ Schedule GenerateZbAuto(const GeneratorOptions& options) {
   const GivenCosts costs = CostsOrUniform(options, pipeline.stages);
   Schedule best;
   int64_t shortest = kDeadEnd;
-  const auto consider = [&](const ListingRules& rules) {
+  const auto consider = [&](const auto& list) {
     Schedule listed = pipeline;
-    const int64_t end = ListGreedily(listed, costs, limit, rules);
+    const int64_t end = list(listed);
     if (end >= shortest) return;
     shortest = end;
     best = std::move(listed);
@@ -62,9 +77,22 @@ Schedule GenerateZbAuto(const GeneratorOptions& options) {
          {std::pair(-1, 0), std::pair(0, 0), std::pair(1, 1), std::pair(2, 2)}) {
       for (const bool always_fill : {true, false}) {
         for (const bool forward_first : {false, true}) {
-          consider({reserve, always_fill, forward_first, put_off, slope});
+          const ListingRules rules{reserve, always_fill, forward_first, put_off, slope};
+          consider([&](Schedule& to) { return ListGreedily(to, costs, limit, rules); });
         }
       }
+    }
+  }
+  const auto repeat = [&](const BlockSlope& slope, int period) {
+    const auto order = RepeatBlock(pipeline, slope, period);
+    if (order) consider([&](Schedule& to) { return ListInOrder(to, costs, limit, *order); });
+  };
+  if (v == 2) {
+    for (const BlockSlope& slope : kBlocks) repeat(slope, 6);
+    // Below V-Min: the same block with empty slots, until it needs no more than one micro-batch.
+    const int64_t held = (4 * int64_t{options.ranks} + 6) / limit;
+    for (int64_t period = 8; period <= held + 4; period += 2) {
+      repeat(kBlocks.front(), static_cast<int>(period));
     }
   }
   CHECK(shortest != kDeadEnd);

@@ -1,7 +1,5 @@
 #include "runtime/cpu/local_transport.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -123,13 +121,9 @@ class LocalEnd : public Transport {
     Channel& channel = state_.channels[static_cast<size_t>(transfer.lane)];
     const Lane& lane = state_.program.lanes()[static_cast<size_t>(transfer.lane)];
     int64_t& posted = transfer.send ? channel.sends_posted : channel.receives_posted;
-    PostedHalf half{
-        transfer.buffer, transfer.bytes,
-        std::make_shared<LocalEvent>(
-            state_.control, channel.bell,
-            fmt::format("rank {} waits for rank {} to {} {} number {}", rank_,
-                        transfer.send ? lane.receiver : lane.sender,
-                        transfer.send ? "take" : "send", KindName(lane.payload), posted))};
+    PostedHalf half{transfer.buffer, transfer.bytes,
+                    std::make_shared<LocalEvent>(state_.control, channel.bell,
+                                                 WaitingForMessage(lane, transfer.send, posted))};
     const EventPtr result = half.event;
     PostedHalf other;
     {
@@ -175,9 +169,8 @@ class LocalEnd : public Transport {
   EventPtr Meet(int group, std::vector<Contribution> mine, std::span<const EventPtr> after) {
     for (const EventPtr& event : after) event->Wait();
     Meeting& meeting = state_.meetings[static_cast<size_t>(group)];
-    auto event = std::make_shared<LocalEvent>(
-        state_.control, meeting.bell,
-        fmt::format("rank {} waits for the other ranks of group {}", rank_, group));
+    auto event =
+        std::make_shared<LocalEvent>(state_.control, meeting.bell, WaitingForGroup(rank_, group));
     const Nanoseconds start = state_.control.Now();
     {
       const std::lock_guard lock(meeting.bell.mutex);

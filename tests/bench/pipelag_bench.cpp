@@ -1,6 +1,8 @@
 // Speed of the core in one process: generate, lower, simulate. "Cold" rows run once, first, on
-// memory that nobody has touched yet. Measured on one of two busy cores of 2.3 GHz, processor time:
-// p = 64, m = 512 cold 2.7 to 4.5 ms, warm 2.4 to 2.7 ms; p = 1024, m = 4096 0.52 to 0.65 s, 85 MB.
+// memory that nobody has touched yet. Measured on one core of 2.3 GHz, quiet machine, five runs:
+// p = 64, m = 512 cold 2.6 to 2.7 ms (one reading 4.2), warm 2.4 to 2.7 ms (one 3.2): 6.3 times the
+// least that any in-order relaxation must do, 0.35 of a plain heap of events; p = 1024, m = 4096
+// 0.56 s, 85 MB. Of SimGrid on the same schedule: see tests/sim/simgrid.
 #include <benchmark/benchmark.h>
 #include <sys/resource.h>
 

@@ -15,6 +15,7 @@
 #include "runtime/cpu/threads.h"
 #include "runtime/data/grammar.h"
 #include "runtime/serial.h"
+#include "tests/runtime/socket_pairs.h"
 #include "tests/runtime/synchronous_transport.h"
 
 namespace pipelag {
@@ -104,6 +105,9 @@ std::string Agreed(const Program& program, const TrainingOptions& options,
   EXPECT_EQ(threads.step_losses, serial.step_losses);
   EXPECT_EQ(threads.validation_loss, serial.validation_loss);
   ExpectPeaksAsPlanned(program, threads);
+  // With a connection for each pair of ranks, as between processes.
+  EXPECT_EQ(TrainOnSocketPairs(program, options, TestCorpus()).weights_sha256,
+            serial.weights_sha256);
   if (synchronously) {
     EXPECT_EQ(Synchronously(program, options).weights_sha256, serial.weights_sha256);
   }

@@ -228,6 +228,11 @@ TEST(Csv, AWrongSidecarNamesItsFileAndKey) {
   EXPECT_THAT(with(R"("streams": 1, "microbatches": 1, "groups": [1])"), HasSubstr("/groups/0"));
   EXPECT_THAT(with(R"("streams": 1, "microbatches": 1, "groups": [{"purpose": "fun"}])"),
               HasSubstr("/groups/0"));
+  EXPECT_THAT(with(R"("stream": 1, "streams": 1, "microbatches": 1, "groups": [])"),
+              HasSubstr("dir/x.json: /stream: unknown key"));
+  EXPECT_THAT(with(R"("streams": 1, "microbatches": 1, "groups": [{"purpose": "norm", "stages": [0],
+                       "ranks": [0]}])"),
+              HasSubstr("/groups/0/ranks: unknown key"));
   EXPECT_THAT(with(R"("streams": 1.5, "microbatches": 1, "groups": [])"), HasSubstr("/streams"));
   EXPECT_THAT(with(R"("streams": 1, "microbatches": 99999999999, "groups": [])"),
               HasSubstr("/microbatches"));

@@ -74,7 +74,7 @@ TEST(Contended, AgreesWithPlayWhereNothingIsShared) {
     SimulationOptions flows = play;
     const LinkSpec link{costs.p2p_bandwidth, costs.p2p_latency, true};
     const Cluster cluster = draw(2) == 0 ? LineCluster(p, link) : FullCluster(p, link);
-    flows.network.cluster = &cluster;
+    flows.network = {.cluster = &cluster, .plain_if_unshared = false};
     play.receive_slots = flows.receive_slots = static_cast<int>(draw(3));
     std::optional<Simulation> expected;
     try {

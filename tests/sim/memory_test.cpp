@@ -128,6 +128,18 @@ TEST(Memory, OfZbH1HoldsPOnEveryRank) {
   }
 }
 
+/// Zero-bubble schedules with everything recomputed: what I computed again stays until W.
+TEST(Memory, GrowsAtInputIfWNeedsMoreThanWasKept) {
+  StageMemory recomputed = kStage;
+  recomputed.freed_at_input = -30;
+  const auto ranks = Memory(ZbH1(4, 9), 1, recomputed);
+  for (int r = 0; r < 4; ++r) {
+    EXPECT_EQ(ranks[static_cast<size_t>(r)].peak_activations, 4 * 70 + r * 30 + 30) << r;
+    EXPECT_EQ(ranks[static_cast<size_t>(r)].curve.back().bytes,
+              ranks[static_cast<size_t>(r)].standing.Total());
+  }
+}
+
 TEST(Memory, BeyondTheDeviceIsAFinding) {
   const auto ranks = Memory("1f1b", 2, 4, 1);
   EXPECT_TRUE(BeyondMemory(ranks, 0).empty());

@@ -119,6 +119,31 @@ TEST(ZbAuto, HalfOfTheMemoryIsNoSlowerThan1F1B) {
   }
 }
 
+// The idle slots per rank of the line that arXiv 2405.15362 gives for V-Min and V-Half, 2/3 and 1/2
+// of the 6 of 1F1B, at p/3 and p/2 of the memory and what the turns of the V need, which can also
+// take one slot more.
+TEST(ZbAuto, ReachesVMinAndVHalf) {
+  for (const int p : {4, 6, 8, 12, 16, 24}) {
+    const int m = 3 * p;
+    const GivenCosts given = Uniform(2 * p, 1000, 1000, 1000, 0);
+    EXPECT_LE(Auto(p, m, 2, p / 3.0 + 1.5, given).makespan, 1000 * (6 * m + 4 * (p - 1) + 1)) << p;
+    EXPECT_LE(Auto(p, m, 2, p / 2.0 + 1.5, given).makespan, 1000 * (6 * m + 3 * (p - 1) + 1)) << p;
+  }
+}
+
+// Down to a single micro-batch at a time, where every pass waits for the one before.
+TEST(ZbAuto, IsNoSlowerWithMoreMemory) {
+  const int p = 8;
+  const int m = 16;
+  const GivenCosts given = Uniform(2 * p, 1000, 1000, 1000, 0);
+  int64_t last = 1000 * m * (4 * p + 2);
+  for (double limit = 1; limit <= p; limit += 0.5) {
+    const int64_t makespan = Auto(p, m, 2, limit, given).makespan;
+    EXPECT_LE(makespan, last) << limit;
+    last = makespan;
+  }
+}
+
 TEST(ZbAuto, KeepsTheMemoryLimitForAnyTimes) {
   for (uint64_t n = 0; n < 120; ++n) {
     const auto draw = [&](uint64_t key, uint64_t bound) {

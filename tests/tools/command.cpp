@@ -33,17 +33,17 @@ std::string ReadWhole(const std::filesystem::path& file) {
   return std::move(content).str();
 }
 
+/// Of the command with the binary in front.
 std::vector<std::string> Words(std::string_view command) {
   std::istringstream in{std::string(command)};
-  std::vector<std::string> words;
+  std::vector<std::string> words = {PIPELAG_BINARY};
   for (std::string word; in >> word;) words.push_back(word);
   return words;
 }
 
-/// `prepare` is done in the new process.
+/// `prepare` is done in the new process. The program is looked for on the path.
 template <class Prepare>
-pid_t Start(const std::filesystem::path& folder, std::vector<std::string> words, Prepare prepare) {
-  words.insert(words.begin(), PIPELAG_BINARY);
+pid_t Launch(const std::filesystem::path& folder, std::vector<std::string> words, Prepare prepare) {
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
@@ -52,7 +52,7 @@ pid_t Start(const std::filesystem::path& folder, std::vector<std::string> words,
   if (child == 0) {
     if (chdir(folder.c_str()) != 0) _exit(126);
     prepare();
-    execv(arguments[0], arguments.data());
+    execvp(arguments[0], arguments.data());
     _exit(127);
   }
   return child;
@@ -78,22 +78,45 @@ Workplace::~Workplace() {
   std::filesystem::remove_all(folder_, ignored);
 }
 
-Outcome Workplace::Pipelag(std::string_view command) const { return Pipelag(Words(command)); }
+Outcome Started::Finish() {
+  const int status = Wait(process_);
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status), ReadWhole(out_),
+          ReadWhole(err_)};
+}
+
+Outcome Workplace::Pipelag(std::string_view command) const {
+  return StartProgram(Words(command), {}).Finish();
+}
 
 Outcome Workplace::Pipelag(const std::vector<std::string>& words) const {
-  const std::string out = Under("out");
-  const std::string err = Under("err");
-  const int status = Wait(Start(Under("work"), words, [&] {
+  std::vector<std::string> all = words;
+  all.insert(all.begin(), PIPELAG_BINARY);
+  return StartProgram(all, {}).Finish();
+}
+
+Started Workplace::Start(std::string_view command,
+                         const std::vector<std::string>& variables) const {
+  return StartProgram(Words(command), variables);
+}
+
+Started Workplace::StartProgram(const std::vector<std::string>& words,
+                                const std::vector<std::string>& variables) const {
+  const std::string out = Under(("out" + std::to_string(started_)).c_str());
+  const std::string err = Under(("err" + std::to_string(started_)).c_str());
+  ++started_;
+  std::vector<std::string> set = variables;
+  const pid_t child = Launch(Under("work"), words, [&] {
     RedirectTo(out.c_str(), STDOUT_FILENO);
     RedirectTo(err.c_str(), STDERR_FILENO);
-  }));
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, ReadWhole(out), ReadWhole(err)};
+    for (std::string& variable : set) putenv(variable.data());
+  });
+  return {child, out, err};
 }
 
 Outcome Workplace::PipelagOnFullDisk(std::string_view command, size_t most_bytes) const {
   const std::string out = Under("out");
   const std::string err = Under("err");
-  const int status = Wait(Start(Under("work"), Words(command), [&] {
+  const int status = Wait(Launch(Under("work"), Words(command), [&] {
     RedirectTo(out.c_str(), STDOUT_FILENO);
     RedirectTo(err.c_str(), STDERR_FILENO);
     const rlimit limit = {most_bytes, most_bytes};
@@ -107,7 +130,7 @@ std::string Workplace::PipelagOnTerminal(std::string_view command) const {
   int terminal = -1;
   int program_end = -1;
   CHECK(openpty(&terminal, &program_end, nullptr, nullptr, nullptr) == 0);
-  const pid_t child = Start(Under("work"), Words(command), [&] {
+  const pid_t child = Launch(Under("work"), Words(command), [&] {
     RedirectTo("/dev/null", STDOUT_FILENO);
     if (dup2(program_end, STDERR_FILENO) < 0) _exit(126);
   });
@@ -124,7 +147,7 @@ std::string Workplace::PipelagOnTerminal(std::string_view command) const {
 
 bool Workplace::PipelagKilled(std::string_view command, const std::string& file,
                               size_t lines) const {
-  const pid_t child = Start(Under("work"), Words(command), [&] {
+  const pid_t child = Launch(Under("work"), Words(command), [&] {
     RedirectTo("/dev/null", STDOUT_FILENO);
     RedirectTo("/dev/null", STDERR_FILENO);
   });

@@ -16,6 +16,22 @@ struct Outcome {
   std::string err;
 };
 
+/// A process under way, which writes what it prints to files in its workplace.
+class Started {
+ public:
+  Started(int process, std::filesystem::path out, std::filesystem::path err)
+      : process_(process), out_(std::move(out)), err_(std::move(err)) {}
+
+  int process() const { return process_; }
+  /// Waits for its end. Of one that a signal ended the exit code is minus the signal's number.
+  Outcome Finish();
+
+ private:
+  int process_;
+  std::filesystem::path out_;
+  std::filesystem::path err_;
+};
+
 /// A fresh folder that is gone with the object. Relative names are within it.
 class Workplace {
  public:
@@ -28,6 +44,11 @@ class Workplace {
   Outcome Pipelag(std::string_view command) const;
   /// Words as they are.
   Outcome Pipelag(const std::vector<std::string>& words) const;
+  /// Starts it with variables ("RANK=1") besides the test's own; Finish must be called.
+  Started Start(std::string_view command, const std::vector<std::string>& variables) const;
+  /// Any other program that is found on the path, likewise.
+  Started StartProgram(const std::vector<std::string>& words,
+                       const std::vector<std::string>& variables) const;
 
   /// No file may grow beyond so many bytes: a disk that is full.
   Outcome PipelagOnFullDisk(std::string_view command, size_t most_bytes) const;
@@ -47,6 +68,7 @@ class Workplace {
   std::filesystem::path Under(const char* name) const { return folder_ / name; }
 
   std::filesystem::path folder_;
+  mutable int started_ = 0;
 };
 
 /// What it printed, and that it succeeded.

@@ -148,6 +148,7 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"/pipelag/ranks", "", "pipelag.ranks: is missing"},
         Damage{"/pipelag/ranks", "0",
                "pipelag.ranks: 0 is out of range, it must be from 1 to 1048576"},
+        Damage{"/pipelag/ranks", "3", "pipelag.ranks: 3 ranks cannot share 2 stages"},
         Damage{"/pipelag/ranks", "2000000000",
                "pipelag.ranks: 2000000000 is out of range, it must be from 1 to 1048576"},
         Damage{"/pipelag/schedule", "null", "pipelag.schedule: expected a text, not null"},

@@ -5,9 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <functional>
 #include <simgrid/s4u.hpp>
 
@@ -164,7 +164,7 @@ Cluster ClusterOf(const Setting& s) {
   return Cluster(parts);
 }
 
-int64_t OurMakespan(const Setting& s) {
+int64_t OurMakespan(const Setting& s, bool plain_if_unshared = false) {
   const Program program = Lowered(s);
   Costs costs;
   const auto n = static_cast<size_t>(s.ranks);
@@ -174,8 +174,13 @@ int64_t OurMakespan(const Setting& s) {
   costs.activation_bytes = s.message;
   const ActionTimes times(program, costs);
   const Cluster cluster = ClusterOf(s);
-  const NetworkOptions network{.cluster = &cluster, .replicas = s.replicas};
-  return Simulate(program, times, {.network = network, .noise = {.rank_factors = s.factors}})
+  const NetworkOptions network{
+      .cluster = &cluster, .replicas = s.replicas, .plain_if_unshared = plain_if_unshared};
+  // What limits the steady state is none of SimGrid's questions.
+  return Simulate(program, times,
+                  {.network = network,
+                   .noise = {.rank_factors = s.factors},
+                   .most_actions_for_critical_cycle = 0})
       .metrics.makespan.count();
 }
 
@@ -227,6 +232,8 @@ TEST(SimGrid, AgreesOnFlowsThatShareALink) {
 }
 
 /// How many times faster, each with the building of its platform. Not run unless asked for.
+/// Measured three times, processor time, p = 64, m = 512: 91, 91 and 97 times where every link is
+/// one lane's own, which is seen beforehand; 1.5 times if flows are forced.
 TEST(SimGrid, SpeedRatio) {
   if (std::getenv("PIPELAG_SPEED") == nullptr) GTEST_SKIP() << "set PIPELAG_SPEED to measure";
   const Setting s{.schedule = "1f1b",
@@ -234,16 +241,21 @@ TEST(SimGrid, SpeedRatio) {
                   .microbatches = 512,
                   .link = {{25 * kGiga}, Nanoseconds{8'000}, true},
                   .message = 16'000'000};
+  // Of the processor: others may be at work on the machine.
   const auto seconds = [](const std::function<void()>& work) {
-    const auto start = std::chrono::steady_clock::now();
+    const std::clock_t start = std::clock();
     work();
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
   };
   const double theirs = InChild([&] { return seconds([&] { SimGridMakespan(s); }); });
   double ours = 1e9;
-  for (int i = 0; i < 5; ++i) ours = std::min(ours, seconds([&] { OurMakespan(s); }));
-  std::printf("SimGrid %.3f s, flows over a cluster %.4f s: %.0f times\n", theirs, ours,
-              theirs / ours);
+  double flows = 1e9;
+  for (int i = 0; i < 5; ++i) {
+    ours = std::min(ours, seconds([&] { OurMakespan(s, true); }));
+    flows = std::min(flows, seconds([&] { OurMakespan(s); }));
+  }
+  std::printf("SimGrid %.3f s, here %.4f s: %.0f times; forced to be flows %.3f s: %.1f times\n",
+              theirs, ours, theirs / ours, flows, theirs / flows);
   EXPECT_GT(theirs, ours);
 }
 

@@ -1,0 +1,191 @@
+#include "models/hardware/machine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "models/error.h"
+#include "models/json_file.h"
+#include "models/names.h"
+#include "models/presets.h"
+
+namespace pipelag {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::string_view kFolder = "hardware";
+
+struct NamedPrecision {
+  std::string_view name;
+  Precision precision;
+};
+constexpr NamedPrecision kPrecisions[] = {{"fp32", Precision::kFp32},
+                                          {"tf32", Precision::kTf32},
+                                          {"fp16", Precision::kFp16},
+                                          {"bf16", Precision::kBf16},
+                                          {"fp8", Precision::kFp8}};
+
+/// An object of a machine file, whose errors name the place.
+class Place {
+ public:
+  Place(const Json& value, std::string path, const std::vector<std::string_view>& known)
+      : value_(value), path_(std::move(path)) {
+    if (!value.is_object()) {
+      throw Error(fmt::format("{}: expected an object, not {}", path_, value.type_name()));
+    }
+    for (const auto& [key, unused] : value.items()) {
+      if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+      throw Error(fmt::format("{}: unknown key; the nearest known one is '{}'", At(key),
+                              Nearest(key, known)));
+    }
+  }
+
+  std::string At(std::string_view key) const { return fmt::format("{}/{}", path_, key); }
+  bool Has(const char* key) const { return value_.contains(key); }
+  const Json& Value(const char* key) const {
+    const auto found = value_.find(key);
+    if (found == value_.end()) throw Error(fmt::format("{}: is missing", At(key)));
+    return *found;
+  }
+  std::string Text(const char* key) const {
+    if (!Value(key).is_string()) throw Error(fmt::format("{}: expected a text", At(key)));
+    return Value(key).get<std::string>();
+  }
+  double Positive(const char* key) const {
+    if (!Value(key).is_number() || !(Value(key).get<double>() > 0)) {
+      throw Error(fmt::format("{}: expected a positive number", At(key)));
+    }
+    return Value(key).get<double>();
+  }
+  int Count(const char* key) const {
+    constexpr int64_t kMost = 1'000'000;
+    const Json& count = Value(key);
+    if (!count.is_number_integer() || count.get<int64_t>() < 1 || count.get<int64_t>() > kMost) {
+      throw Error(fmt::format("{}: expected a whole number from 1 to {}", At(key), kMost));
+    }
+    return count.get<int>();
+  }
+  template <class Parse>
+  auto Parsed(const char* key, Parse parse) const {
+    try {
+      return parse(Text(key));
+    } catch (const Error& error) {
+      throw Error(fmt::format("{}: {}", At(key), error.what()));
+    }
+  }
+
+ private:
+  const Json& value_;
+  std::string path_;
+};
+
+Bandwidth LimitedRate(const std::string& text) {
+  const Bandwidth rate = ParseBandwidth(text);
+  if (rate.bytes_per_second == 0) throw Error("a machine's bandwidth has a limit");
+  return rate;
+}
+
+/// Of a peak.
+double ShareAt(const Place& place, const char* key) {
+  const double share = place.Positive(key);
+  if (share > 1) throw Error(fmt::format("{}: {} is more than all of it", place.At(key), share));
+  return share;
+}
+
+LinkSpec LinkOf(const Place& machine, const char* key) {
+  const Place link(machine.Value(key), machine.At(key), {"bandwidth", "latency"});
+  return {link.Parsed("bandwidth", LimitedRate), link.Parsed("latency", ParseDuration)};
+}
+
+Accelerator AcceleratorOf(const Place& machine) {
+  const Place own(machine.Value("accelerator"), machine.At("accelerator"),
+                  {"name", "peak_tflops", "achievable", "achievable_fp8", "multiprocessors",
+                   "memory", "memory_bandwidth", "source"});
+  Accelerator accelerator;
+  accelerator.name = own.Text("name");
+  std::vector<std::string_view> names;
+  for (const NamedPrecision& known : kPrecisions) names.push_back(known.name);
+  const Place peaks(own.Value("peak_tflops"), own.At("peak_tflops"), names);
+  for (const NamedPrecision& known : kPrecisions) {
+    const std::string name(known.name);
+    if (!peaks.Has(name.c_str())) continue;
+    accelerator.peak_flops[known.precision] = peaks.Positive(name.c_str()) * 1e12;
+  }
+  accelerator.achievable = ShareAt(own, "achievable");
+  if (own.Has("achievable_fp8")) accelerator.achievable_fp8 = ShareAt(own, "achievable_fp8");
+  accelerator.multiprocessors = own.Count("multiprocessors");
+  accelerator.memory = own.Parsed("memory", ParseBytes);
+  accelerator.memory_bandwidth = own.Parsed("memory_bandwidth", LimitedRate);
+  accelerator.source = own.Text("source");
+  return accelerator;
+}
+
+Machine MachineOf(const Json& root, const std::string& file) {
+  const Place own(
+      root, file + ": ",
+      {"name", "accelerator", "gpus_per_node", "inside", "cards_per_node", "between", "source"});
+  Machine machine;
+  machine.name = own.Text("name");
+  machine.accelerator = AcceleratorOf(own);
+  machine.gpus_per_node = own.Count("gpus_per_node");
+  machine.inside = LinkOf(own, "inside");
+  machine.cards_per_node = own.Count("cards_per_node");
+  machine.between = LinkOf(own, "between");
+  machine.source = own.Text("source");
+  return machine;
+}
+
+}  // namespace
+
+Machine ReadMachine(const std::string& name_or_file) {
+  if (const Preset* preset = FindPreset(kFolder, name_or_file)) {
+    return MachineOf(ParseJson(preset->text, preset->name), std::string(preset->name));
+  }
+  if (name_or_file.ends_with(".json") || name_or_file.find('/') != std::string::npos) {
+    return MachineOf(ReadJson(name_or_file), name_or_file);
+  }
+  throw Error(fmt::format("there is no machine '{}'; the nearest known one is '{}'", name_or_file,
+                          NearestPreset(kFolder, name_or_file)));
+}
+
+std::vector<std::string> MachineNames() {
+  std::vector<std::string> names;
+  for (const Preset& preset : PresetsOf(kFolder)) names.emplace_back(preset.name);
+  return names;
+}
+
+Precision ParsePrecision(std::string_view name) {
+  std::vector<std::string_view> names;
+  for (const NamedPrecision& known : kPrecisions) {
+    if (known.name == name) return known.precision;
+    names.push_back(known.name);
+  }
+  throw Error(
+      fmt::format("there is no precision '{}'; did you mean '{}'?", name, Nearest(name, names)));
+}
+
+std::string_view PrecisionName(Precision precision) {
+  for (const NamedPrecision& known : kPrecisions) {
+    if (known.precision == precision) return known.name;
+  }
+  CHECK(false);
+}
+
+double PeakFlops(const Accelerator& accelerator, Precision precision) {
+  const auto peak = accelerator.peak_flops.find(precision);
+  if (peak != accelerator.peak_flops.end()) return peak->second;
+  throw Error(
+      fmt::format("{} has no arithmetic in {}", accelerator.name, PrecisionName(precision)));
+}
+
+Cluster ClusterOf(const Machine& machine, int nodes) {
+  return NodesCluster({.nodes = nodes,
+                       .gpus = machine.gpus_per_node,
+                       .nics = machine.cards_per_node,
+                       .nvlink = machine.inside,
+                       .nic = machine.between});
+}
+
+}  // namespace pipelag

@@ -1,0 +1,102 @@
+#include "runtime/cpu/outcome.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "models/error.h"
+#include "runtime/executor.h"
+
+namespace pipelag {
+namespace {
+
+/// Copies of a slice have seen the same gradients, so whatever tells them apart is our own fault.
+void CheckCopiesAgree(const Schedule& schedule, const std::vector<StageWeights>& placed) {
+  for (size_t s = static_cast<size_t>(schedule.stages); s < placed.size(); ++s) {
+    const StageWeights& first = placed[s % static_cast<size_t>(schedule.stages)];
+    // By bits: a run whose last update broke the weights may hold NaN.
+    const auto bytes = static_cast<size_t>(first.layout->size()) * sizeof(float);
+    CHECK(std::memcmp(first.weights, placed[s].weights, bytes) == 0);
+  }
+}
+
+}  // namespace
+
+void CheckFits(const Program& program, const TrainingOptions& options) {
+  const Schedule& schedule = program.schedule();
+  if (static_cast<int>(options.split.size()) != schedule.stages) {
+    throw Error(fmt::format("the network is split into {} stages, but the schedule has {}",
+                            options.split.size(), schedule.stages));
+  }
+  const bool has_norm =
+      std::any_of(schedule.groups.begin(), schedule.groups.end(), [](const CollectiveGroup& group) {
+        return group.purpose == CollectiveGroup::Purpose::kNorm;
+      });
+  if (options.clip_norm.has_value() != has_norm) {
+    throw Error("clipping by the global norm and a schedule that waits for the norm go together");
+  }
+}
+
+WorkerOptions WorkerOptionsOf(const TrainingOptions& options) {
+  WorkerOptions worker;
+  worker.message_bytes = static_cast<size_t>(options.microbatch_size) *
+                         static_cast<size_t>(options.shape.sequence) *
+                         static_cast<size_t>(options.shape.hidden) * sizeof(float);
+  worker.first_step = options.first_step();
+  worker.norm_values = TensorCount(options.shape);
+  return worker;
+}
+
+TrainingResult Outcome(const Program& program, const TrainingOptions& options, const Corpus& corpus,
+                       const std::vector<RankPlan>& plans, std::vector<WorkerResult>& results,
+                       std::vector<StageWeights> placed, const std::vector<double>& losses) {
+  const Schedule& schedule = program.schedule();
+  TrainingResult training;
+  training.first_step = options.first_step();
+  training.trace = CollectTrace(program, results);
+  training.trace.tokens_per_step = TokensPerStep(options, schedule.microbatches);
+  training.peak_activations.resize(placed.size());
+  training.peak_kept.resize(placed.size());
+  training.peak_versions.resize(placed.size());
+  for (size_t rank = 0; rank < plans.size(); ++rank) {
+    const WorkerResult& result = results[rank];
+    training.peak_handovers.push_back(result.peak_handovers);
+    for (size_t i = 0; i < plans[rank].stages.size(); ++i) {
+      const auto s = static_cast<size_t>(plans[rank].stages[i].stage);
+      training.peak_activations[s] = result.peak_activations[i];
+      training.peak_kept[s] = result.peak_kept[i];
+      training.peak_versions[s] = result.peak_versions[i];
+    }
+  }
+  CheckCopiesAgree(schedule, placed);
+  placed.resize(static_cast<size_t>(schedule.stages));
+  std::vector<const float*> pointers;
+  for (const StageWeights& stage : placed) pointers.push_back(stage.weights);
+  training.step_losses = StepLosses(options, schedule.microbatches, losses);
+  training.weights_sha256 = WeightsSha256(placed);
+  if (options.on_final_weights) options.on_final_weights(placed);
+  training.validation_tokens = TokensPerStep(options, 1) * options.validation_microbatches;
+  SetValidationLoss(options, ValidationLoss(options, corpus, pointers), training);
+  return training;
+}
+
+TrainingResult DivergedOutcome(const Program& program, const TrainingOptions& options,
+                               std::vector<WorkerResult>& results, std::vector<double> losses,
+                               const Diverged& diverged,
+                               const std::vector<std::string>& not_finite) {
+  const int microbatches = program.schedule().microbatches;
+  TrainingResult training;
+  training.first_step = options.first_step();
+  training.diverged = training.first_step + diverged.step;
+  losses.resize(static_cast<size_t>((diverged.step + 1) * microbatches));
+  training.step_losses = StepLosses(options, microbatches, losses);
+  training.diverged_where = diverged.where.empty()
+                                ? WhereDiverged(not_finite, training.step_losses.back())
+                                : diverged.where;
+  training.trace = CollectTrace(program, results);
+  training.trace.tokens_per_step = TokensPerStep(options, microbatches);
+  return training;
+}
+
+}  // namespace pipelag

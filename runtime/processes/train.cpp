@@ -1,0 +1,394 @@
+#include "runtime/processes/train.h"
+
+#include <fmt/format.h>
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <thread>
+#include <tuple>
+
+#include "models/schedule/slots.h"
+#include "runtime/cpu/cpu_compute.h"
+#include "runtime/cpu/outcome.h"
+#include "runtime/past_event.h"
+#include "runtime/processes/clocks.h"
+#include "runtime/processes/notes.h"
+#include "runtime/processes/process_transport.h"
+
+namespace pipelag {
+namespace {
+
+/// Keeps SIGTERM from this thread and all that it starts, until somebody asks for it.
+class TerminationHeld {
+ public:
+  TerminationHeld() { pthread_sigmask(SIG_BLOCK, &Termination(), &before_); }
+  ~TerminationHeld() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  TerminationHeld(const TerminationHeld&) = delete;
+  TerminationHeld& operator=(const TerminationHeld&) = delete;
+
+  static const sigset_t& Termination() {
+    static const sigset_t signals = [] {
+      sigset_t set;
+      sigemptyset(&set);
+      sigaddset(&set, SIGTERM);
+      return set;
+    }();
+    return signals;
+  }
+
+ private:
+  sigset_t before_{};
+};
+
+/// Turns SIGTERM, with which launchers end the other ranks when one has died, into an error that
+/// says what this rank was doing.
+std::jthread WatchTermination(ProcessLink& link) {
+  return std::jthread([&link](const std::stop_token& stop) {
+    constexpr timespec kLook{0, 20'000'000};
+    while (!stop.stop_requested()) {
+      if (sigtimedwait(&TerminationHeld::Termination(), nullptr, &kLook) != SIGTERM) continue;
+      const std::string waiting = link.Waiting();
+      link.control().Stop(std::make_exception_ptr(
+          Error(fmt::format("rank {}: told to end (SIGTERM){}{}", link.rank(),
+                            waiting.empty() ? "" : " while ", waiting))));
+    }
+  });
+}
+
+/// What one rank's run came to, as bytes and back.
+class Package {
+ public:
+  template <class T>
+  void Add(std::span<const T> values) {
+    const auto count = static_cast<uint64_t>(values.size());
+    AddBytes(std::as_bytes(std::span(&count, 1)));
+    AddBytes(std::as_bytes(values));
+  }
+  template <class T>
+  std::vector<T> Take() {
+    uint64_t count = 0;
+    TakeBytes(std::as_writable_bytes(std::span(&count, 1)));
+    std::vector<T> values(count);
+    TakeBytes(std::as_writable_bytes(std::span(values)));
+    return values;
+  }
+
+  std::vector<std::byte>& bytes() { return bytes_; }
+
+ private:
+  void AddBytes(std::span<const std::byte> added) {
+    bytes_.insert(bytes_.end(), added.begin(), added.end());
+  }
+  void TakeBytes(std::span<std::byte> to) {
+    CHECK(taken_ + to.size() <= bytes_.size());
+    std::memcpy(to.data(), bytes_.data() + taken_, to.size());
+    taken_ += to.size();
+  }
+
+  std::vector<std::byte> bytes_;
+  size_t taken_ = 0;
+};
+
+/// Of one rank, on its way to rank 0 or there.
+struct RankRun {
+  WorkerResult result;
+  std::vector<double> losses;
+  std::vector<std::vector<float>> weights;  // of each stage of its plan
+};
+
+Package Pack(const RankRun& run) {
+  static_assert(std::is_trivially_copyable_v<Span>);
+  Package package;
+  package.Add(std::span<const Span>(run.result.spans));
+  for (const auto* counts : {&run.result.peak_activations, &run.result.peak_kept,
+                             &run.result.peak_versions, &run.result.newest_weights}) {
+    package.Add(std::span<const int>(*counts));
+  }
+  package.Add(std::span(&run.result.peak_handovers, 1));
+  package.Add(std::span<const double>(run.losses));
+  for (const auto& weights : run.weights) package.Add(std::span<const float>(weights));
+  return package;
+}
+
+RankRun Unpack(Package package, size_t stages) {
+  RankRun run;
+  run.result.spans = package.Take<Span>();
+  for (auto* counts : {&run.result.peak_activations, &run.result.peak_kept,
+                       &run.result.peak_versions, &run.result.newest_weights}) {
+    *counts = package.Take<int>();
+  }
+  run.result.peak_handovers = package.Take<int>().front();
+  run.losses = package.Take<double>();
+  for (size_t i = 0; i < stages; ++i) run.weights.push_back(package.Take<float>());
+  return run;
+}
+
+void SendToFirst(ProcessLink& link, int tag, Package package) {
+  const std::string waiting =
+      fmt::format("rank {} waits for rank 0 to take its results", link.rank());
+  const auto owned = std::make_shared<Package>(std::move(package));
+  const auto size = std::make_shared<uint64_t>(owned->bytes().size());
+  link.Send(0, tag, std::as_bytes(std::span(size.get(), 1)), waiting, size)->Wait();
+  link.Send(0, tag, owned->bytes(), waiting, owned)->Wait();
+}
+
+Package TakeFrom(ProcessLink& link, int peer, int tag) {
+  const std::string waiting = fmt::format("rank 0 waits for the results of rank {}", peer);
+  const auto size = std::make_shared<uint64_t>();
+  link.Receive(peer, tag, std::as_writable_bytes(std::span(size.get(), 1)), waiting, size)->Wait();
+  const auto package = std::make_shared<Package>();
+  package->bytes().resize(*size);
+  link.Receive(peer, tag, package->bytes(), waiting, package)->Wait();
+  return std::move(*package);
+}
+
+/// Puts the spans of all ranks on rank 0's clock. A receive began, as far as anybody can tell, when
+/// its sender let go of the message.
+void AlignSpans(const std::vector<ClockOffset>& clocks, std::vector<RankRun>& runs) {
+  std::map<std::tuple<int, int, ActionKind, int, int64_t>, Nanoseconds> sent;
+  for (size_t rank = 0; rank < runs.size(); ++rank) {
+    for (Span& span : runs[rank].result.spans) {
+      span.start -= clocks[rank].ahead;
+      span.end -= clocks[rank].ahead;
+      const bool forward = span.kind == ActionKind::kSendForward;
+      if (!forward && span.kind != ActionKind::kSendBackward) continue;
+      sent[{span.rank, span.peer,
+            forward ? ActionKind::kReceiveForward : ActionKind::kReceiveBackward,
+            forward ? span.stage + 1 : span.stage - 1, span.microbatch}] = span.start;
+    }
+  }
+  for (RankRun& run : runs) {
+    for (Span& span : run.result.spans) {
+      const auto found = sent.find({span.peer, span.rank, span.kind, span.stage, span.microbatch});
+      if (found != sent.end()) span.start = std::clamp(found->second, span.start, span.end);
+    }
+  }
+}
+
+/// The loss of a micro-batch is known where the last stage of its stream is.
+std::vector<double> GatherLosses(const Schedule& schedule, const std::vector<RankRun>& runs) {
+  std::vector<double> losses(runs.front().losses.size());
+  for (size_t i = 0; i < losses.size(); ++i) {
+    const int last = schedule.PlacedStage(schedule.StreamOfMicrobatch(static_cast<int64_t>(i)),
+                                          schedule.stages - 1);
+    losses[i] = runs[static_cast<size_t>(schedule.placement[static_cast<size_t>(last)])].losses[i];
+  }
+  return losses;
+}
+
+/// Computes until the loss is known to have diverged, and then nothing any more.
+class UntilDiverged : public Compute {
+ public:
+  UntilDiverged(Compute& inner, Notes& notes, const RunControl& control)
+      : inner_(inner), notes_(notes), control_(control) {}
+
+  std::byte* MessageBuffer(int lane, int index) override {
+    return inner_.MessageBuffer(lane, index);
+  }
+  std::span<float> GradientBuffer(int stage, int index) override {
+    return inner_.GradientBuffer(stage, index);
+  }
+  EventPtr Start(const ComputeTask& task, std::span<const EventPtr> after) override {
+    if (notes_.diverged() == Notes::kNever) {
+      try {
+        return inner_.Start(task, after);
+      } catch (const Diverged& diverged) {
+        notes_.TellDiverged(diverged.step, diverged.where);
+      }
+    }
+    for (const EventPtr& event : after) event->Wait();
+    const Nanoseconds now = control_.Now();
+    ended_ = std::min(ended_, now);
+    return std::make_shared<PastEvent>(Interval{now, now});
+  }
+
+  /// When the first task was left out.
+  Nanoseconds ended() const { return ended_; }
+
+ private:
+  Compute& inner_;
+  Notes& notes_;
+  const RunControl& control_;
+  Nanoseconds ended_ = Nanoseconds::max();
+};
+
+class ProcessRun {
+ public:
+  ProcessRun(const Program& program, const TrainingOptions& options, const Corpus& corpus,
+             Wire& wire, RunControl& control)
+      : program_(program),
+        options_(options),
+        corpus_(corpus),
+        control_(control),
+        link_(wire, control),
+        transport_(program, link_),
+        notes_(link_, transport_.free_tag()),
+        rank_(wire.rank()) {
+    const std::vector<int> slots = NeverDelayingSlots(program);
+    for (int rank = 0; rank < wire.size(); ++rank)
+      plans_.push_back(PlanRank(program, rank, slots, options.first_step()));
+  }
+  ~ProcessRun() { link_.Close(); }
+  ProcessRun(const ProcessRun&) = delete;
+  ProcessRun& operator=(const ProcessRun&) = delete;
+
+  std::optional<ProcessesResult> Run(const Interposer& interpose) {
+    const std::jthread termination = WatchTermination(link_);
+    try {
+      const std::vector<ClockOffset> clocks = CompareClocks(link_, transport_.free_tag() + 1);
+      RankRun own = Train(interpose);
+      notes_.FinishTogether();
+      if (rank_ != 0) {
+        SendToFirst(link_, transport_.free_tag() + 2, Pack(own));
+        return std::nullopt;
+      }
+      return Gather(clocks, std::move(own));
+    } catch (const RunStopped&) {
+      // The error may be this rank's own, found by whichever thread moves its messages.
+      try {
+        control_.RethrowError();
+      } catch (const StoppedByPeer&) {
+        throw;
+      } catch (...) {
+        notes_.TellToStop(std::current_exception());
+        throw;
+      }
+      throw;
+    } catch (...) {
+      control_.Stop(std::current_exception());
+      notes_.TellToStop(std::current_exception());
+      throw;
+    }
+  }
+
+ private:
+  RankRun Train(const Interposer& interpose) {
+    const RankPlan& plan = plans_[static_cast<size_t>(rank_)];
+    StepWatch watch(options_, program_.schedule().microbatches);
+    compute_ = std::make_unique<CpuCompute>(
+        plan, options_, program_.schedule().microbatches, corpus_, control_,
+        [&](int64_t step, float rate, std::optional<double> norm) {
+          watch.AddUpdate(step, rate, norm);
+        });
+    RankBackend backend{compute_.get(), &transport_};
+    if (interpose) backend = interpose(rank_, backend, control_);
+    UntilDiverged until(*backend.compute, notes_, control_);
+    losses_.resize(static_cast<size_t>(program_.total_microbatches()));
+    WorkerOptions worker_options = WorkerOptionsOf(options_);
+    worker_options.watch = [&](int64_t microbatch, double loss) {
+      if (notes_.diverged() != Notes::kNever) return;
+      // Of two directions each rank sees only its own half of a step.
+      if (program_.schedule().streams > 1) {
+        if (std::isfinite(loss)) return;
+        notes_.TellDiverged(microbatch / program_.schedule().microbatches, "");
+        return;
+      }
+      try {
+        watch.AddLoss(microbatch, loss);
+      } catch (const Diverged& diverged) {
+        notes_.TellDiverged(diverged.step, diverged.where);
+      }
+    };
+    worker_ = std::make_unique<Worker>(program_, plan, worker_options, until, *backend.transport,
+                                       losses_);
+    RankRun run;
+    run.result = worker_->Run();
+    run.losses = losses_;
+    std::erase_if(run.result.spans, [&](const Span& span) { return span.end >= until.ended(); });
+    for (size_t i = 0; i < plan.stages.size(); ++i) {
+      const float* weights = compute_->FinalWeights(i, run.result.newest_weights[i]);
+      run.weights.emplace_back(weights, weights + compute_->layout(i).size());
+    }
+    return run;
+  }
+
+  /// On rank 0: what all ranks came to.
+  ProcessesResult Gather(const std::vector<ClockOffset>& clocks, RankRun own) {
+    std::vector<RankRun> runs;
+    runs.push_back(std::move(own));
+    for (int peer = 1; peer < link_.size(); ++peer) {
+      runs.push_back(Unpack(TakeFrom(link_, peer, transport_.free_tag() + 2),
+                            plans_[static_cast<size_t>(peer)].stages.size()));
+    }
+    AlignSpans(clocks, runs);
+    std::vector<double> losses = GatherLosses(program_.schedule(), runs);
+    std::vector<WorkerResult> results;
+    for (RankRun& run : runs) results.push_back(std::move(run.result));
+    if (notes_.diverged() != Notes::kNever) {
+      Diverged diverged(notes_.diverged());
+      diverged.where = notes_.diverged_where();
+      return {DivergedOutcome(program_, options_, results, std::move(losses), diverged,
+                              NotFinite(runs)),
+              clocks};
+    }
+    const std::vector<StageLayout> layouts = Layouts();
+    std::vector<StageWeights> placed(static_cast<size_t>(program_.schedule().placed_stages()));
+    for (size_t rank = 0; rank < runs.size(); ++rank) {
+      for (size_t i = 0; i < runs[rank].weights.size(); ++i) {
+        const StagePlan& stage = plans_[rank].stages[i];
+        placed[static_cast<size_t>(stage.stage)] = {&layouts[static_cast<size_t>(stage.slice)],
+                                                    runs[rank].weights[i].data()};
+      }
+    }
+    return {Outcome(program_, options_, corpus_, plans_, results, std::move(placed), losses),
+            clocks};
+  }
+
+  std::vector<StageLayout> Layouts() const {
+    std::vector<StageLayout> layouts;
+    for (const LayerRange& range : options_.split) layouts.emplace_back(options_.shape, range);
+    return layouts;
+  }
+
+  /// By slice of the network.
+  std::vector<std::string> NotFinite(const std::vector<RankRun>& runs) const {
+    const std::vector<StageLayout> layouts = Layouts();
+    std::vector<std::string> tensors(layouts.size());
+    for (size_t rank = 0; rank < runs.size(); ++rank) {
+      for (size_t i = 0; i < runs[rank].weights.size(); ++i) {
+        const auto slice = static_cast<size_t>(plans_[rank].stages[i].slice);
+        if (tensors[slice].empty()) {
+          tensors[slice] = FirstNotFinite(layouts[slice], runs[rank].weights[i].data());
+        }
+      }
+    }
+    return tensors;
+  }
+
+  const Program& program_;
+  const TrainingOptions& options_;
+  const Corpus& corpus_;
+  RunControl& control_;
+  std::vector<double> losses_;
+  // Hold what messages under way are filled with or fill, so they outlive the link's work.
+  std::unique_ptr<CpuCompute> compute_;
+  std::unique_ptr<Worker> worker_;
+  ProcessLink link_;
+  ProcessTransport transport_;
+  Notes notes_;
+  int rank_;
+  std::vector<RankPlan> plans_;
+};
+
+}  // namespace
+
+std::optional<ProcessesResult> TrainOnProcesses(const Program& program,
+                                                const TrainingOptions& options,
+                                                const Corpus& corpus, Wire& wire,
+                                                const Interposer& interpose) {
+  CheckFits(program, options);
+  const int ranks = program.schedule().ranks;
+  if (wire.size() != ranks) {
+    throw Error(fmt::format("there are {} processes, but {} has {} ranks: start one for each",
+                            wire.size(), program.schedule().name, ranks));
+  }
+  const TerminationHeld held;
+  RunControl control(options.deadline);
+  return ProcessRun(program, options, corpus, wire, control).Run(interpose);
+}
+
+}  // namespace pipelag

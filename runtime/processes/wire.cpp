@@ -1,0 +1,95 @@
+#include "runtime/processes/wire.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+
+#include "models/error.h"
+#include "models/units.h"
+#include "runtime/mpi/mpi_wire.h"
+#include "runtime/processes/socket_wire.h"
+
+namespace pipelag {
+namespace {
+
+std::optional<std::string> Variable(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr) return std::nullopt;
+  return std::string(value);
+}
+
+int NumberIn(const char* name, int least, int most) {
+  const std::optional<std::string> text = Variable(name);
+  if (!text) throw Error(fmt::format("{} is not set, though RANK or WORLD_SIZE is", name));
+  char* end = nullptr;
+  const long number = std::strtol(text->c_str(), &end, 10);
+  if (text->empty() || *end != '\0' || number < least || number > most) {
+    throw Error(
+        fmt::format("{} is not a whole number from {} to {}: '{}'", name, least, most, *text));
+  }
+  return static_cast<int>(number);
+}
+
+std::unique_ptr<Wire> LoadMpi() {
+  std::error_code unknown;
+  const auto own = std::filesystem::read_symlink("/proc/self/exe", unknown);
+  const std::filesystem::path library = own.parent_path() / kMpiLibrary;
+  if (!std::filesystem::exists(library)) {
+    throw Error(
+        fmt::format("this build has no MPI: {} is missing (install an MPI with its "
+                    "development files and build anew)",
+                    library.string()));
+  }
+  // Never closed: MPI keeps threads and handlers of its own.
+  void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL);
+  if (handle == nullptr) throw Error(fmt::format("MPI cannot be loaded: {}", dlerror()));
+  const auto open = reinterpret_cast<OpenMpiWire>(dlsym(handle, kOpenMpiWire));
+  CHECK(open != nullptr);
+  const char* error = nullptr;
+  std::unique_ptr<Wire> wire(open(&error));
+  if (!wire) throw Error(error);
+  return wire;
+}
+
+}  // namespace
+
+Launched HowLaunched() {
+  constexpr int kMostRanks = 1 << 20;
+  constexpr int kMostPort = 65535;
+  Launched launched;
+  const bool slurm = Variable("SLURM_PROCID") && Variable("PMIX_RANK");
+  if (Variable("OMPI_COMM_WORLD_SIZE") || Variable("PMI_SIZE") || slurm) {
+    launched.by = Launched::By::kMpi;
+    return launched;
+  }
+  if (!Variable("RANK") && !Variable("WORLD_SIZE")) return launched;
+  launched.by = Launched::By::kVariables;
+  launched.size = NumberIn("WORLD_SIZE", 1, kMostRanks);
+  launched.rank = NumberIn("RANK", 0, launched.size - 1);
+  launched.host = Variable("MASTER_ADDR").value_or("");
+  if (launched.host.empty()) {
+    throw Error("MASTER_ADDR is not set: it names the host of rank 0");
+  }
+  launched.port = Variable("PIPELAG_PORT") ? NumberIn("PIPELAG_PORT", 1, kMostPort)
+                                           : NumberIn("MASTER_PORT", 1, kMostPort - 1) + 1;
+  return launched;
+}
+
+std::unique_ptr<Wire> OpenWire(const Launched& launched, std::chrono::seconds patience) {
+  switch (launched.by) {
+    case Launched::By::kMpi:
+      return LoadMpi();
+    case Launched::By::kVariables:
+      return OpenSocketWire(launched.rank, launched.size, launched.host, launched.port, patience);
+    case Launched::By::kNobody:
+      break;
+  }
+  throw Error(
+      "--backend mpi: nobody has started the other ranks: start all with mpirun or srun, or set "
+      "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for each");
+}
+
+}  // namespace pipelag

@@ -1,0 +1,179 @@
+// Ranks that are processes, started as launchers start them.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "tests/tools/command.h"
+
+namespace pipelag {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr const char* kNetwork =
+    " --layers 4 --hidden 16 --heads 2 --sequence 16 --microbatch-size 2 --microbatches 4";
+
+/// Free a moment ago, and nobody is given it again so soon.
+int FreePort() {
+  const int listener = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  EXPECT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&at), sizeof at), 0);
+  socklen_t size = sizeof at;
+  EXPECT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&at), &size), 0);
+  close(listener);
+  return ntohs(at.sin_port);
+}
+
+std::vector<Started> StartAll(const Workplace& place, int ranks, const std::string& command) {
+  const std::string port = fmt::format("PIPELAG_PORT={}", FreePort());
+  std::vector<Started> started;
+  for (int rank = 0; rank < ranks; ++rank) {
+    started.push_back(
+        place.Start(command, {fmt::format("RANK={}", rank), fmt::format("WORLD_SIZE={}", ranks),
+                              "MASTER_ADDR=localhost", port}));
+  }
+  return started;
+}
+
+std::vector<Outcome> FinishAll(std::vector<Started>& started) {
+  std::vector<Outcome> outcomes;
+  for (Started& one : started) outcomes.push_back(one.Finish());
+  return outcomes;
+}
+
+class Processes : public testing::Test {
+ protected:
+  Workplace place_;
+};
+
+TEST_F(Processes, EndWithTheWeightsOfThreadsForEverySchedule) {
+  const std::string run =
+      std::string("run --schedule gpipe,1f1b,2bw,zb-h1 --ranks 3 --steps 3 --format json") +
+      kNetwork;
+  const json threads = Json(place_.Pipelag(run)).at("results");
+  std::vector<Started> started = StartAll(place_, 3, run + " --backend mpi --loss loss.csv");
+  const std::vector<Outcome> outcomes = FinishAll(started);
+  const json processes = Json(outcomes[0]).at("results");
+  ASSERT_EQ(processes.size(), threads.size());
+  for (size_t i = 0; i < threads.size(); ++i) {
+    EXPECT_EQ(processes[i].at("weights_sha256"), threads[i].at("weights_sha256"));
+    EXPECT_EQ(processes[i].at("final_loss"), threads[i].at("final_loss"));
+    EXPECT_EQ(processes[i].at("clocks").size(), 3u);
+  }
+  EXPECT_NE(place_.Read("loss.csv"), "");
+  for (const size_t rank : {1, 2}) {
+    EXPECT_EQ(outcomes[rank].exit_code, 0);
+    EXPECT_EQ(outcomes[rank].out + outcomes[rank].err, "");
+  }
+}
+
+TEST_F(Processes, GoOnFromACheckpointWithAnotherNumberOfThem) {
+  const std::string run = std::string("run --schedule 2bw --steps 6 --format json") + kNetwork;
+  const json whole = Json(place_.Pipelag(run + " --ranks 2"));
+  std::vector<Started> three =
+      StartAll(place_, 3,
+               std::string("run --schedule 2bw --steps 6 --ranks 3 --backend mpi --format json "
+                           "--checkpoint saved --checkpoint-every 3 --log log.jsonl") +
+                   kNetwork);
+  for (const Outcome& outcome : FinishAll(three)) EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(Lines(place_.Read("log.jsonl")), 7u);  // and a header
+  std::vector<Started> two =
+      StartAll(place_, 2, run + " --ranks 2 --backend mpi --resume saved/step-00000003");
+  const std::vector<Outcome> outcomes = FinishAll(two);
+  EXPECT_EQ(Json(outcomes[0]).at("weights_sha256"), whole.at("weights_sha256"));
+}
+
+TEST_F(Processes, OneThatIsKilledEndsTheOthersWithItsName) {
+  std::vector<Started> started = StartAll(
+      place_, 3,
+      std::string("run --schedule 1f1b --ranks 3 --steps 1000000 --backend mpi") + kNetwork);
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  ASSERT_EQ(kill(started[1].process(), SIGKILL), 0);
+  const auto killed = std::chrono::steady_clock::now();
+  const std::vector<Outcome> outcomes = FinishAll(started);
+  EXPECT_LT(std::chrono::steady_clock::now() - killed, std::chrono::seconds(5));
+  EXPECT_EQ(outcomes[1].exit_code, -SIGKILL);
+  for (const size_t rank : {0, 2}) EXPECT_EQ(outcomes[rank].exit_code, 2);
+  EXPECT_THAT(outcomes[0].err + outcomes[2].err,
+              AllOf(HasSubstr(" waits for rank 1 to "), HasSubstr("rank 1 is gone")));
+}
+
+TEST_F(Processes, OneThatIsToldToEndSaysSo) {
+  std::vector<Started> started = StartAll(
+      place_, 2,
+      std::string("run --schedule 2bw --ranks 2 --steps 1000000 --backend mpi") + kNetwork);
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  ASSERT_EQ(kill(started[0].process(), SIGTERM), 0);
+  const std::vector<Outcome> outcomes = FinishAll(started);
+  EXPECT_EQ(outcomes[0].exit_code, 2);
+  EXPECT_THAT(outcomes[0].err, HasSubstr("rank 0: told to end (SIGTERM)"));
+  EXPECT_EQ(outcomes[1].exit_code, 2);
+}
+
+TEST_F(Processes, SayWhatIsWrongWithTheirStart) {
+  const std::string run = std::string("run --schedule 1f1b --ranks 2 --backend mpi") + kNetwork;
+  const auto error = [&](const std::vector<std::string>& variables) {
+    const Outcome outcome = place_.Start(run, variables).Finish();
+    EXPECT_EQ(outcome.exit_code, 2);
+    EXPECT_EQ(Lines(outcome.err), 1u) << outcome.err;
+    return outcome.err;
+  };
+  EXPECT_THAT(error({}), HasSubstr("start all with mpirun or srun"));
+  EXPECT_THAT(error({"RANK=0"}), HasSubstr("WORLD_SIZE is not set"));
+  EXPECT_THAT(error({"RANK=2", "WORLD_SIZE=2"}), HasSubstr("RANK is not a whole number from 0"));
+  EXPECT_THAT(error({"RANK=0", "WORLD_SIZE=2"}), HasSubstr("MASTER_ADDR is not set"));
+  EXPECT_THAT(error({"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=localhost", "MASTER_PORT=x"}),
+              HasSubstr("MASTER_PORT is not a whole number"));
+  EXPECT_THAT(error({"RANK=0", "WORLD_SIZE=1", "MASTER_ADDR=localhost", "MASTER_PORT=29500"}),
+              HasSubstr("there are 1 processes, but 1f1b has 2 ranks"));
+}
+
+class Mpi : public Processes {
+ protected:
+  void SetUp() override {
+    if (place_.StartProgram({"sh", "-c", "mpirun --version"}, {}).Finish().exit_code != 0) {
+      GTEST_SKIP() << "mpirun is not installed";
+    }
+  }
+
+  Outcome Run(int ranks, const std::string& command) {
+    return place_
+        .StartProgram({"sh", "-c",
+                       fmt::format("exec mpirun --oversubscribe -n {} {} {}", ranks, PIPELAG_BINARY,
+                                   command)},
+                      {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"})
+        .Finish();
+  }
+};
+
+TEST_F(Mpi, EndsWithTheWeightsOfThreads) {
+  const std::string run =
+      std::string("run --schedule 1f1b,2bw --ranks 2 --steps 3 --clip-norm 0.5 --format json") +
+      kNetwork;
+  const json threads = Json(place_.Pipelag(run)).at("results");
+  const json processes = Json(Run(2, run + " --backend mpi")).at("results");
+  for (size_t i = 0; i < threads.size(); ++i) {
+    EXPECT_EQ(processes[i].at("weights_sha256"), threads[i].at("weights_sha256"));
+  }
+}
+
+TEST_F(Mpi, RefusesAnotherNumberOfRanks) {
+  const Outcome outcome =
+      Run(2, std::string("run --schedule 1f1b --ranks 3 --backend mpi") + kNetwork);
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("there are 2 processes, but 1f1b has 3 ranks"));
+}
+
+}  // namespace
+}  // namespace pipelag

@@ -1,0 +1,162 @@
+// `pipelag sweep`: order, bytes that no number of threads or processes changes, going on from a
+// file, and points that cannot be.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/tools/command.h"
+
+namespace pipelag {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr char kGrid[] =
+    "sweep --ranks 4 --forward 1ms --backward 2ms --grid schedule=1f1b,2bw,interleaved-1f1b "
+    "--grid microbatches=3..12*2 --chunks 2 ";
+
+std::vector<std::string> LinesOf(const std::string& text) {
+  std::istringstream in(text);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+/// As one of `size` processes that a launcher started.
+class Process {
+ public:
+  Process(int rank, int size) {
+    setenv("OMPI_COMM_WORLD_RANK", std::to_string(rank).c_str(), 1);
+    setenv("OMPI_COMM_WORLD_SIZE", std::to_string(size).c_str(), 1);
+  }
+  ~Process() {
+    unsetenv("OMPI_COMM_WORLD_RANK");
+    unsetenv("OMPI_COMM_WORLD_SIZE");
+  }
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+};
+
+TEST(Sweep, IsAllCombinationsInOrder) {
+  const Workplace place;
+  const Outcome outcome = place.Pipelag(kGrid + std::string("--format csv"));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const std::vector<std::string> lines = LinesOf(outcome.out);
+  ASSERT_EQ(lines.size(), 10u);
+  EXPECT_TRUE(
+      lines[0].starts_with("schedule,microbatches,backward,chunks,forward,ranks,step_time_ns"));
+  EXPECT_TRUE(lines[1].starts_with("1f1b,3,2ms,2,1ms,4,18000000,"));
+  EXPECT_TRUE(lines[3].starts_with("1f1b,12,2ms,2,1ms,4,45000000,"));
+  EXPECT_TRUE(lines[4].starts_with("2bw,3,"));
+  EXPECT_TRUE(lines[9].starts_with("interleaved-1f1b,12,2ms,2,1ms,4,81000000,"));
+}
+
+TEST(Sweep, PointsThatCannotBeSayWhy) {
+  const Workplace place;
+  const Outcome outcome = place.Pipelag(kGrid);
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.out, HasSubstr("interleaved-1f1b 6: interleaved-1f1b needs whole groups"));
+  const auto rows = Json(place.Pipelag(kGrid + std::string("--format json")))["rows"];
+  EXPECT_TRUE(rows[6]["step_time_ns"].is_null());
+  EXPECT_THAT(rows[6]["error"], HasSubstr("whole groups"));
+  EXPECT_TRUE(rows[0]["error"].is_null());
+}
+
+TEST(Sweep, AgreesWithSimulate) {
+  const Workplace place;
+  const auto rows = Json(place.Pipelag(
+      "sweep --ranks 3 --microbatches 5 --forward 1ms,2ms,3ms --backward 2ms --weight-bytes 1MiB "
+      "--activation-memory 3MiB --grid schedule=gpipe,pipedream --grid p2p-latency=0;70us "
+      "--format json"))["rows"];
+  ASSERT_EQ(rows.size(), 4u);
+  for (const auto& row : rows) {
+    const auto one = Json(place.Pipelag(
+        "simulate --ranks 3 --microbatches 5 --forward 1ms,2ms,3ms --backward 2ms --weight-bytes "
+        "1MiB --activation-memory 3MiB --format json --schedule " +
+        row["schedule"].get<std::string>() + " --p2p-latency " +
+        row["p2p-latency"].get<std::string>()));
+    EXPECT_EQ(row["step_time_ns"], one["step_time_ns"]);
+    EXPECT_EQ(row["makespan_ns"], one["makespan_ns"]);
+    int64_t memory = 0;
+    for (const auto& rank : one["per_rank"]) {
+      memory = std::max(memory, rank["peak_memory_bytes"].get<int64_t>());
+    }
+    EXPECT_EQ(row["peak_memory_bytes"], memory);
+  }
+}
+
+TEST(Sweep, IsTheSameOnAnyNumberOfThreadsAndProcesses) {
+  for (const char* file : {"out.csv", "out.json"}) {
+    const std::string command = kGrid + std::string("--output ") + file;
+    const Workplace alone;
+    const Outcome first = alone.Pipelag(command + " --jobs 1");
+    ASSERT_EQ(first.exit_code, 0) << first.err;
+    const Workplace threads;
+    EXPECT_EQ(threads.Pipelag(command + " --jobs 5").out, first.out);
+    EXPECT_EQ(threads.Read(file), alone.Read(file));
+    for (const int size : {1, 2, 3}) {
+      const Workplace shared;
+      Outcome last;
+      for (int rank = size - 1; rank >= 0; --rank) {
+        const Process process(rank, size);
+        last = shared.Pipelag(command);
+        EXPECT_EQ(last.exit_code, 0) << last.err;
+        EXPECT_EQ(last.out.empty(), rank > 0);
+      }
+      EXPECT_EQ(last.out, first.out);
+      EXPECT_EQ(shared.Read(file), alone.Read(file));
+      EXPECT_EQ(shared.Files(), std::vector<std::string>{file});
+    }
+  }
+}
+
+TEST(Sweep, GoesOnFromWhatIsThere) {
+  const std::string command = kGrid + std::string("--output out.csv");
+  const Workplace place;
+  place.Pipelag(command);
+  const std::vector<std::string> lines = LinesOf(place.Read("out.csv"));
+  // A kept row is taken as it is, whatever it says; rows of other points stay behind the grid's.
+  std::string kept = lines[2];
+  kept.replace(kept.find("27000000"), 8, "27000001");
+  const std::string other =
+      "gpipe,3,2ms,2,1ms,4,1,1,0.5,0.5,,,,1,,0,1,,,\"a, \"\"quoted\"\" word\"";
+  place.Write("out.csv", lines[0] + '\n' + other + '\n' + kept + '\n');
+  const Outcome resumed = place.Pipelag(command + " --resume");
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  std::vector<std::string> expected = lines;
+  expected[2] = kept;
+  expected.push_back(other);
+  EXPECT_EQ(LinesOf(place.Read("out.csv")), expected);
+  EXPECT_EQ(place.Pipelag(command).exit_code, 0);
+  EXPECT_EQ(LinesOf(place.Read("out.csv")), lines);  // without --resume all is new
+  EXPECT_EQ(place.Pipelag(command + " --resume --steps 2").exit_code, 2);  // other columns
+  EXPECT_EQ(LinesOf(place.Read("out.csv")), lines);
+}
+
+TEST(Sweep, RefusesWhatMakesNoSense) {
+  const Workplace place;
+  const auto error = [&](const std::string& rest) {
+    const Outcome outcome = place.Pipelag("sweep --ranks 4 --schedule 1f1b " + rest);
+    EXPECT_EQ(outcome.exit_code, 2) << rest;
+    return outcome.err;
+  };
+  EXPECT_THAT(error("--grid microbatch"), HasSubstr("is not of the form flag=value,value"));
+  EXPECT_THAT(error("--grid microbatchs=4"), HasSubstr("the nearest is 'microbatch"));
+  EXPECT_THAT(error("--grid microbatches=4,4"), HasSubstr("has the value 4 twice"));
+  EXPECT_THAT(error("--grid microbatches=4..2"), HasSubstr("is not a range"));
+  EXPECT_THAT(error("--grid microbatches=0..8*2"), HasSubstr("is not a range"));
+  EXPECT_THAT(error("--grid ranks=2,4"), HasSubstr("--ranks is given elsewhere as well"));
+  EXPECT_THAT(error("--grid microbatches=4 --resume"), HasSubstr("needs --output"));
+  EXPECT_THAT(error("--grid microbatches=4 --output out.txt"),
+              HasSubstr("neither a .csv nor a .json"));
+  const Process process(0, 2);
+  EXPECT_THAT(error("--grid microbatches=4"), HasSubstr("2 processes need --output"));
+  EXPECT_THAT(error("--grid microbatches=4,8 --output out.csv --deadline 1ms"),
+              HasSubstr("process 0 waits for process 1 of 2"));
+}
+
+}  // namespace
+}  // namespace pipelag

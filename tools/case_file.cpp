@@ -1,0 +1,93 @@
+#include "tools/case_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "models/error.h"
+#include "models/json_file.h"
+#include "models/names.h"
+#include "tools/job_file.h"
+
+namespace pipelag {
+namespace {
+
+using Json = nlohmann::json;
+
+void CheckKeys(const Json& object, const std::string& place,
+               const std::vector<std::string_view>& known) {
+  if (!object.is_object()) {
+    throw Error(fmt::format("{}: expected an object, not {}", place, object.type_name()));
+  }
+  for (const auto& [key, unused] : object.items()) {
+    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    throw Error(fmt::format("{}/{}: unknown key; the nearest known one is '{}'", place, key,
+                            Nearest(key, known)));
+  }
+}
+
+const Json& At(const Json& object, const std::string& place, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end()) throw Error(fmt::format("{}/{}: is missing", place, key));
+  return *found;
+}
+
+std::string TextAt(const Json& object, const std::string& place, const char* key,
+                   const std::string& otherwise) {
+  const auto found = object.find(key);
+  if (found == object.end()) return otherwise;
+  if (!found->is_string()) {
+    throw Error(fmt::format("{}/{}: expected a text, not {}", place, key, found->type_name()));
+  }
+  return found->get<std::string>();
+}
+
+MeasuredRun MeasuredOf(const Json& object, const std::string& place) {
+  CheckKeys(object, place,
+            {"step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "peak_memory_gib",
+             "forward_s", "backward_s"});
+  if (object.empty()) throw Error(fmt::format("{}: nothing was measured", place));
+  const auto number = [&](const char* key) -> std::optional<double> {
+    const auto found = object.find(key);
+    if (found == object.end()) return std::nullopt;
+    if (!found->is_number() || !(found->get<double>() > 0)) {
+      throw Error(fmt::format("{}/{}: {} is not a positive number", place, key, found->dump()));
+    }
+    return found->get<double>();
+  };
+  return {number("step_time_s"),    number("tokens_per_s_per_gpu"),
+          number("tflops_per_gpu"), number("peak_memory_gib"),
+          number("forward_s"),      number("backward_s")};
+}
+
+}  // namespace
+
+CaseFile ReadCases(const std::filesystem::path& file, std::span<const std::string> job_keys) {
+  const Json root = ReadJson(file);
+  CheckKeys(root, file.string() + ": ", {"source", "rows"});
+  CaseFile cases;
+  cases.source = TextAt(root, file.string() + ": ", "source", "");
+  const Json& rows = At(root, file.string() + ": ", "rows");
+  if (!rows.is_array() || rows.empty()) {
+    throw Error(fmt::format("{}: /rows: expected a list of at least one row", file.string()));
+  }
+  std::set<std::string> names;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const std::string place = fmt::format("{}: /rows/{}", file.string(), i);
+    CheckKeys(rows[i], place, {"job", "measured", "group", "name"});
+    const Json& job = At(rows[i], place, "job");
+    cases.rows.push_back({TextAt(rows[i], place, "name", fmt::format("row {}", i)),
+                          TextAt(rows[i], place, "group", ""),
+                          Arguments(JobOf(job, place + "/job", job_keys), {}),
+                          MeasuredOf(At(rows[i], place, "measured"), place + "/measured")});
+    if (!names.insert(cases.rows.back().name).second) {
+      throw Error(
+          fmt::format("{}/name: '{}' is the name of two rows", place, cases.rows.back().name));
+    }
+  }
+  return cases;
+}
+
+}  // namespace pipelag

@@ -1,0 +1,176 @@
+#include "tools/model_flags.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "models/architecture/config.h"
+#include "tools/flags.h"
+#include "tools/partition_flags.h"
+#include "tools/shape_flags.h"
+
+namespace pipelag {
+namespace {
+
+int CountOf(const Arguments& arguments, const char* flag, int otherwise) {
+  constexpr int64_t kMost = 1'000'000;
+  const int64_t count = arguments.CountOr(flag, otherwise);
+  if (count > kMost) {
+    throw Error(fmt::format("{}: {} is more than {}", arguments.PlaceOf(flag), count, kMost));
+  }
+  return static_cast<int>(count);
+}
+
+/// The error of a reader, spoken of by the flag.
+template <class Reader>
+auto Read(const Arguments& arguments, const char* flag, Reader read) {
+  try {
+    return read(arguments.Text(flag));
+  } catch (const Error& error) {
+    throw Error(fmt::format("{}: {}", arguments.PlaceOf(flag), error.what()));
+  }
+}
+
+Transformer ModelOf(const Arguments& arguments) {
+  if (!arguments.Has("model")) return GptOf(arguments);
+  Transformer model = Read(arguments, "model", ReadTransformer);
+  if (arguments.Has("layers")) {
+    const int layers = CountOf(arguments, "layers", 1);
+    if (layers > model.layers()) {
+      throw Error(fmt::format("{}: {} has {} blocks only", arguments.PlaceOf("layers"), model.name,
+                              model.layers()));
+    }
+    model.blocks.resize(static_cast<size_t>(layers));
+  }
+  return model;
+}
+
+/// Those of the network's shape that stand in no other group.
+std::vector<Flag> OwnShapeFlags() {
+  std::vector<Flag> flags;
+  for (const Flag& flag : Concatenate({GptFlags(), ShardingFlags()})) {
+    constexpr std::string_view kOfUpdates[] = {"layers", "hidden", "heads", "vocabulary",
+                                               "sequence"};
+    if (std::find(std::begin(kOfUpdates), std::end(kOfUpdates), flag.name) ==
+        std::end(kOfUpdates)) {
+      flags.push_back(flag);
+    }
+  }
+  return flags;
+}
+
+int ZeroStage(const Arguments& arguments) {
+  constexpr std::string_view kStages[] = {"0", "1", "2", "3"};
+  return arguments.Has("zero") ? arguments.Choice("zero", kStages)[0] - '0' : 0;
+}
+
+}  // namespace
+
+std::vector<Flag> ModelFlags() {
+  std::vector<Flag> flags = {
+      {"machine", "NAME|FILE",
+       "takes all times from the model of costs of this machine; other times override them"},
+      {"model", "NAME|FILE",
+       "known network or its config.json, of which --layers takes the first blocks (default: a GPT "
+       "by --layers, --hidden, --heads, --vocabulary)"},
+      {"nodes", "COUNT", "of the machine (default: as many as the run takes)"},
+      {"data", "COUNT", "data-parallel copies of the pipeline (default: 1)"},
+      {"zero", "0|1|2|3", "what the copies shard of the optimizer's states (default: 0: nothing)"},
+      {"overlap-reduction", "", "reduce gradients block by block beside the backward",
+       FlagValue::kNone},
+      {"overlap-tensor", "", "run collectives of tensor parallelism beside the products",
+       FlagValue::kNone},
+      {"fused-accumulation", "",
+       "products add their gradients to those of other micro-batches themselves", FlagValue::kNone},
+      {"blocking-messages", "", "a stage that sends waits until that is done", FlagValue::kNone},
+      {"blocking-launches", "", "the host waits for every kernel (CUDA_LAUNCH_BLOCKING=1)",
+       FlagValue::kNone},
+      {"efficiency", "FILE", "how much of its peaks the machine gives (JSON), as validate writes"},
+  };
+  return Concatenate({std::move(flags), OwnShapeFlags()});
+}
+
+std::optional<ModelledRun> ModelledRunOf(const Arguments& arguments) {
+  if (!arguments.Has("machine")) {
+    if (!arguments.Has("model") || !arguments.PlaceOf("model").starts_with("--")) {
+      return std::nullopt;
+    }
+    throw Error("--model: needs --machine");
+  }
+  ModelledRun run;
+  run.machine = Read(arguments, "machine", ReadMachine);
+  run.model = ModelOf(arguments);
+  if (arguments.Has("efficiency")) run.efficiency = ReadEfficiency(arguments.Text("efficiency"));
+  RunLayout& layout = run.layout;
+  layout.sharding = ShardingOf(arguments, run.model);
+  if (arguments.Has("precision")) {
+    layout.precision = Read(arguments, "precision", ParsePrecision);
+  }
+  layout.data = CountOf(arguments, "data", 1);
+  layout.shard_states = ZeroStage(arguments);
+  layout.overlap_reduction = arguments.Has("overlap-reduction");
+  layout.fused_accumulation = arguments.Has("fused-accumulation");
+  layout.blocking_messages = arguments.Has("blocking-messages");
+  layout.blocking_launches = arguments.Has("blocking-launches");
+  layout.overlap_tensor = arguments.Has("overlap-tensor");
+  layout.optimizer = arguments.TextOr("optimizer", "adamw");
+  if (SplitKindOf(arguments) == SplitKind::kByHand) layout.split = arguments.SmallNumbers("split");
+  run.nodes = CountOf(arguments, "nodes", 1);
+  if (!arguments.Has("nodes")) run.nodes = 0;
+  return run;
+}
+
+RunLayout LaidOver(const ModelledRun& run, int ranks, int stages, int microbatches) {
+  RunLayout layout = run.layout;
+  layout.pipeline = ranks;
+  layout.chunks = stages / ranks;
+  layout.microbatches = microbatches;
+  const int64_t gpus = int64_t{1} * run.nodes * run.machine.gpus_per_node;
+  if (run.nodes == 0) return layout;
+  CheckLayoutSize(layout);
+  if (layout.gpus() > gpus) {
+    throw Error(fmt::format("the run takes {} GPUs, but {} {} of {} {} {}", layout.gpus(),
+                            run.nodes, run.nodes == 1 ? "node" : "nodes", run.machine.name,
+                            run.nodes == 1 ? "has" : "have", gpus));
+  }
+  return layout;
+}
+
+Estimate EstimateOf(const ModelledRun& run, int ranks, int stages, int microbatches) {
+  return EstimateRun(run.model, run.machine, LaidOver(run, ranks, stages, microbatches),
+                     run.efficiency);
+}
+
+std::optional<ModelledStep> ModelledStepOf(const Arguments& arguments, const Schedule& schedule,
+                                           const std::vector<int>& split) {
+  std::optional<ModelledRun> run = ModelledRunOf(arguments);
+  if (!run) return std::nullopt;
+  if (!split.empty()) run->layout.split = split;
+  ModelledStep step;
+  step.layout = LaidOver(*run, schedule.ranks, schedule.stages, schedule.microbatches);
+  step.estimate = EstimateRun(run->model, run->machine, step.layout, run->efficiency);
+  step.estimate.costs.source =
+      fmt::format("the model of costs of {}: {}", run->machine.name, run->machine.source);
+  step.run = *std::move(run);
+  AddReductionsToUpdates(schedule, step.estimate);
+  return step;
+}
+
+void AddThroughput(const Throughput& run, int64_t gpus, nlohmann::ordered_json& json) {
+  json["gpus"] = gpus;
+  json["tokens_per_s_per_gpu"] = run.tokens_per_s_per_gpu;
+  json["tflops_per_gpu"] = run.tflops_per_gpu;
+  json["mfu"] = run.mfu;
+  json["hfu"] = run.hfu;
+}
+
+std::string ThroughputText(const Throughput& run, int64_t gpus) {
+  return fmt::format(
+      "{} GPUs: {:.1f} tokens/s, {:.1f} per GPU, {:.1f} TFLOP/s per GPU; {:.1f} % of the peak, "
+      "{:.1f} % with what is recomputed\n",
+      gpus, run.tokens_per_s, run.tokens_per_s_per_gpu, run.tflops_per_gpu, 100 * run.mfu,
+      100 * run.hfu);
+}
+
+}  // namespace pipelag

@@ -1,0 +1,235 @@
+// Many independent rows of results, computed on several threads and processes.
+#include "tools/shared_work.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "models/error.h"
+#include "sim/parallel.h"
+#include "tools/progress.h"
+
+namespace pipelag {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+/// Finished rows are written down this often.
+constexpr auto kBetweenWrites = std::chrono::seconds(2);
+constexpr auto kBetweenLooks = std::chrono::milliseconds(20);
+
+int NumberOf(const char* variable, int least, int most) {
+  const char* text = std::getenv(variable);
+  try {
+    const int64_t value = ParseInteger(text);
+    if (value >= least && value <= most) return static_cast<int>(value);
+  } catch (const Error&) {
+  }
+  throw Error(fmt::format("the environment's {} is '{}', not a number from {} to {}", variable,
+                          text, least, most));
+}
+
+std::string JobName() {
+  for (const char* variable : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "SLURM_STEP_ID"}) {
+    const char* text = std::getenv(variable);
+    if (text == nullptr) continue;
+    std::string name = "-";
+    for (const char* c = text; *c != 0; ++c) {
+      name += std::isalnum(static_cast<unsigned char>(*c)) != 0 ? *c : '_';
+    }
+    return name;
+  }
+  return "";
+}
+
+/// The rows of one process's share, and those that are known beforehand.
+class Share {
+ public:
+  Share(const SharedWork& work, const ProcessPlace& place) : work_(work), place_(place) {
+    std::map<Row, size_t> index;
+    for (size_t i = 0; i < work.points.size(); ++i) {
+      CHECK(work.points[i].size() == work.keys);
+      CHECK(index.emplace(work.points[i], i).second);
+    }
+    rows_.resize(work.points.size());
+    if (work.resume && fs::exists(work.output)) {
+      for (Row& row : ReadRows(work.output, work.columns)) Take(index, std::move(row), true);
+    }
+    index_ = std::move(index);
+  }
+
+  void Compute() {
+    std::vector<size_t> open;
+    size_t own = 0;
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      if (!IsOf(i, place_.rank)) continue;
+      ++own;
+      if (!rows_[i]) open.push_back(i);
+    }
+    Progress progress(own, work_.noun);
+    size_t done = own - open.size();
+    Clock::time_point written = Clock::now();
+    ForEachInParallel(open.size(), work_.threads, [&](size_t at) {
+      const size_t i = open[at];
+      Row row = work_.points[i];
+      const Row results = work_.evaluate(i);
+      row.insert(row.end(), results.begin(), results.end());
+      CHECK(row.size() == work_.columns.size());
+      const std::lock_guard lock(mutex_);
+      rows_[i] = std::move(row);
+      progress.Show(++done);
+      if (work_.output.empty() || Clock::now() - written < kBetweenWrites) return;
+      Write();
+      written = Clock::now();
+    });
+    if (place_.size > 1 && place_.rank > 0) Write();
+  }
+
+  /// Takes in what the other processes write, until all is there.
+  void Gather() {
+    for (int rank = 1; rank < place_.size; ++rank) {
+      size_t had = 0;
+      Clock::time_point changed = Clock::now();
+      while (!Complete(rank)) {
+        const fs::path part = PartOf(rank);
+        if (fs::exists(part)) {
+          for (Row& row : ReadRows(part, work_.columns)) Take(index_, std::move(row), false);
+        }
+        const size_t has = CountOf(rank);
+        if (has != had) changed = Clock::now();
+        had = has;
+        if (Complete(rank)) break;
+        if (Clock::now() - changed > work_.deadline) {
+          throw Error(fmt::format(
+              "process 0 waits for process {} of {}, which has written nothing to {} for {}", rank,
+              place_.size, part.string(), FormatDuration(work_.deadline)));
+        }
+        std::this_thread::sleep_for(kBetweenLooks);
+      }
+    }
+    for (int rank = 1; rank < place_.size; ++rank) {
+      std::error_code ignored;
+      fs::remove(PartOf(rank), ignored);
+    }
+  }
+
+  std::vector<Row> Finished() const {
+    std::vector<Row> rows;
+    for (const auto& row : rows_) {
+      if (row) rows.push_back(*row);
+    }
+    rows.insert(rows.end(), others_.begin(), others_.end());
+    return rows;
+  }
+
+ private:
+  bool IsOf(size_t point, int rank) const {
+    return point % static_cast<size_t>(place_.size) == static_cast<size_t>(rank);
+  }
+  size_t CountOf(int rank) const {
+    size_t count = 0;
+    for (size_t i = 0; i < rows_.size(); ++i) count += IsOf(i, rank) && rows_[i] ? 1 : 0;
+    return count;
+  }
+  bool Complete(int rank) const {
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      if (IsOf(i, rank) && !rows_[i]) return false;
+    }
+    return true;
+  }
+  fs::path PartOf(int rank) const {
+    return work_.output.string() + fmt::format(".part-{}-of-{}{}", rank, place_.size, place_.job);
+  }
+
+  void Take(const std::map<Row, size_t>& index, Row row, bool keep_others) {
+    const Row key(row.begin(), row.begin() + static_cast<ptrdiff_t>(work_.keys));
+    const auto found = index.find(key);
+    if (found != index.end()) {
+      rows_[found->second] = std::move(row);
+    } else if (keep_others) {
+      others_.push_back(std::move(row));
+    }
+  }
+
+  void Write() const {
+    if (place_.rank == 0) {
+      WriteRows(work_.output, work_.columns, Finished());
+      return;
+    }
+    std::vector<Row> own;
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      if (IsOf(i, place_.rank) && rows_[i]) own.push_back(*rows_[i]);
+    }
+    WriteRows(PartOf(place_.rank), work_.columns, own);
+  }
+
+  const SharedWork& work_;
+  const ProcessPlace& place_;
+  std::map<Row, size_t> index_;
+  std::vector<std::optional<Row>> rows_;  ///< of the points
+  std::vector<Row> others_;               ///< of the resumed file
+  std::mutex mutex_;
+};
+
+}  // namespace
+
+ProcessPlace ProcessPlaceOf() {
+  constexpr std::pair<const char*, const char*> kVariables[] = {
+      {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+      {"PMI_RANK", "PMI_SIZE"},
+      {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}};
+  constexpr int kMostProcesses = 1'000'000;
+  for (const auto& [rank, size] : kVariables) {
+    if (std::getenv(rank) == nullptr || std::getenv(size) == nullptr) continue;
+    ProcessPlace place;
+    place.size = NumberOf(size, 1, kMostProcesses);
+    place.rank = NumberOf(rank, 0, place.size - 1);
+    place.job = JobName();
+    return place;
+  }
+  return {};
+}
+
+std::vector<Flag> SharedWorkFlags(std::string_view noun) {
+  return {
+      {"output", "FILE", fmt::format("keeps the {} in a .csv or .json file", noun)},
+      {"resume", "", fmt::format("{} in --output are taken as they are", noun), FlagValue::kNone},
+      JobsFlag(noun),
+      {"deadline", "TIME",
+       "longest wait for another process that writes nothing, under mpirun (default: 600s)"}};
+}
+
+void ReadSharedWork(const Arguments& arguments, SharedWork& work) {
+  constexpr auto kDefaultDeadline = std::chrono::seconds(600);
+  work.output = arguments.Output("output");
+  if (!work.output.empty()) CheckRowsFile(work.output, arguments.PlaceOf("output"));
+  work.resume = arguments.Has("resume");
+  if (work.resume && work.output.empty()) {
+    throw Error(fmt::format("{}: needs --output, where the rows are", arguments.PlaceOf("resume")));
+  }
+  work.threads = JobsOf(arguments);
+  work.deadline =
+      arguments.Has("deadline") ? arguments.Duration("deadline") : Nanoseconds{kDefaultDeadline};
+}
+
+std::vector<Row> RunSharedWork(const SharedWork& work, const ProcessPlace& place) {
+  if (place.size > 1 && work.output.empty()) {
+    throw Error(fmt::format("{} processes need --output, a file in a folder that all of them see",
+                            place.size));
+  }
+  Share share(work, place);
+  share.Compute();
+  if (place.rank > 0) return {};
+  share.Gather();
+  std::vector<Row> rows = share.Finished();
+  if (!work.output.empty()) WriteRows(work.output, work.columns, rows);
+  return rows;
+}
+
+}  // namespace pipelag

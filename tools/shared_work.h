@@ -1,0 +1,52 @@
+// Many independent rows of results, computed on the threads of this process and its fellows that
+// `mpirun` or `srun` started beside it, and kept in a file to go on from. Must not know what a row
+// is about.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "models/units.h"
+#include "tools/arguments.h"
+#include "tools/result_rows.h"
+#include "tools/subcommand.h"
+
+namespace pipelag {
+
+/// One of `size` processes with the same command line.
+struct ProcessPlace {
+  int rank = 0;
+  int size = 1;
+  std::string job;  ///< name of what started them, where it has one
+};
+/// By the variables of Open MPI (OMPI_COMM_WORLD_RANK and _SIZE), of PMI (PMI_RANK, PMI_SIZE:
+/// MPICH, Intel MPI) or of srun (SLURM_PROCID, SLURM_STEP_NUM_TASKS); one process without them.
+/// Throws Error naming a variable that makes no sense.
+ProcessPlace ProcessPlaceOf();
+
+struct SharedWork {
+  std::vector<Column> columns;
+  size_t keys = 0;                      ///< the first columns, which tell what a row is about
+  std::vector<Row> points;              ///< key cells, no two alike
+  std::function<Row(size_t)> evaluate;  ///< the other cells; called on several threads
+  std::filesystem::path output;         ///< empty: nothing is kept
+  bool resume = false;                  ///< rows of `output` are taken as they are
+  int threads = 1;
+  std::string noun;         ///< of the points, for the progress bar
+  Nanoseconds deadline{0};  ///< longest wait for another process that writes nothing
+};
+
+/// --output, --resume, --jobs, --deadline.
+std::vector<Flag> SharedWorkFlags(std::string_view noun);
+/// Fills in what the flags say. Throws Error naming the flag.
+void ReadSharedWork(const Arguments& arguments, SharedWork& work);
+
+/// All rows in the order of the points, then those of a resumed file that no point asks for;
+/// written to `output`. Every process computes each size-th point; the first one waits for the
+/// others' rows in files beside `output`, removes them, and gets the rows; to the others `rows`
+/// stays empty. The result is the same however many processes and threads there are.
+std::vector<Row> RunSharedWork(const SharedWork& work, const ProcessPlace& place);
+
+}  // namespace pipelag
