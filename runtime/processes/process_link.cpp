@@ -103,10 +103,9 @@ std::exception_ptr ProcessLink::MoveOn() {
     try {
       done = it->advance(wire_);
     } catch (const Error& error) {
-      if (!failure) {
-        failure = std::make_exception_ptr(
-            Error(fmt::format("{}: {}", it->event->waiting(), error.what())));
-      }
+      const std::string waiting = Waiting();
+      failure = std::make_exception_ptr(Error(
+          fmt::format("{}: {}", waiting.empty() ? it->event->waiting() : waiting, error.what())));
     }
     if (!done) {
       ++it;

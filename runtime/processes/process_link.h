@@ -60,7 +60,7 @@ class ProcessLink {
   };
 
   void Progress();
-  std::exception_ptr MoveOn();  // the first failure, if any
+  std::exception_ptr MoveOn();  // a failure, if there is any
   void WaitFor(const WireEvent& event);
 
   Wire& wire_;
