@@ -10,8 +10,9 @@
 namespace pipelag {
 namespace {
 
-/// A TiB, so that no sum of a run's buffers can leave 64 bits.
-constexpr Bytes kMostBytes = Bytes{1} << 40;
+/// 64 TiB: a hundred thousand of them stay within 64 bits, and the largest networks on one device
+/// below it, so that it can be told by how much they do not fit.
+constexpr Bytes kMostBytes = Bytes{1} << 46;
 
 void CheckSizes(const MemorySizes& sizes, const Schedule& schedule) {
   if (sizes.stages.size() != static_cast<size_t>(schedule.stages)) {

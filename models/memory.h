@@ -45,7 +45,7 @@ struct StandingMemory {
 
 /// Per rank. `receive_slots` per lane; 0: NeverDelayingSlots. Replicas of a slice (two streams)
 /// each hold all of it. Throws Error if `sizes` are not for this number of stages, or a size is
-/// negative or beyond a TiB.
+/// negative or beyond 64 TiB.
 std::vector<StandingMemory> StandingMemoryOf(const Program& program, const MemorySizes& sizes,
                                              int receive_slots = 0);
 /// The same with the receive slots of each lane.

@@ -38,7 +38,7 @@ Throughput ThroughputOf(const StepTime& step, const Estimate& estimate, const Ru
   run.step_seconds =
       static_cast<double>(step.numerator) / static_cast<double>(step.denominator) * 1e-9;
   if (run.step_seconds <= 0) return run;
-  const double gpus = layout.gpus();
+  const auto gpus = static_cast<double>(layout.gpus());
   const double peak = PeakFlops(machine.accelerator, layout.precision);
   run.tokens_per_s =
       static_cast<double>(layout.sequences() * layout.sharding.tokens) / run.step_seconds;

@@ -127,7 +127,9 @@ RunLayout LaidOver(const ModelledRun& run, int ranks, int stages, int microbatch
   layout.chunks = stages / ranks;
   layout.microbatches = microbatches;
   const int64_t gpus = int64_t{1} * run.nodes * run.machine.gpus_per_node;
-  if (run.nodes > 0 && layout.gpus() > gpus) {
+  if (run.nodes == 0) return layout;
+  CheckLayoutSize(layout);
+  if (layout.gpus() > gpus) {
     throw Error(fmt::format("the run takes {} GPUs, but {} {} of {} {} {}", layout.gpus(),
                             run.nodes, run.nodes == 1 ? "node" : "nodes", run.machine.name,
                             run.nodes == 1 ? "has" : "have", gpus));
@@ -155,7 +157,7 @@ std::optional<ModelledStep> ModelledStepOf(const Arguments& arguments, const Sch
   return step;
 }
 
-void AddThroughput(const Throughput& run, int gpus, nlohmann::ordered_json& json) {
+void AddThroughput(const Throughput& run, int64_t gpus, nlohmann::ordered_json& json) {
   json["gpus"] = gpus;
   json["tokens_per_s_per_gpu"] = run.tokens_per_s_per_gpu;
   json["tflops_per_gpu"] = run.tflops_per_gpu;
@@ -163,7 +165,7 @@ void AddThroughput(const Throughput& run, int gpus, nlohmann::ordered_json& json
   json["hfu"] = run.hfu;
 }
 
-std::string ThroughputText(const Throughput& run, int gpus) {
+std::string ThroughputText(const Throughput& run, int64_t gpus) {
   return fmt::format(
       "{} GPUs: {:.1f} tokens/s, {:.1f} per GPU, {:.1f} TFLOP/s per GPU; {:.1f} % of the peak, "
       "{:.1f} % with what is recomputed\n",

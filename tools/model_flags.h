@@ -51,7 +51,7 @@ std::optional<ModelledStep> ModelledStepOf(const Arguments& arguments, const Sch
                                            const std::vector<int>& split = {});
 
 /// Adds "gpus", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "hfu".
-void AddThroughput(const Throughput& run, int gpus, nlohmann::ordered_json& json);
-std::string ThroughputText(const Throughput& run, int gpus);
+void AddThroughput(const Throughput& run, int64_t gpus, nlohmann::ordered_json& json);
+std::string ThroughputText(const Throughput& run, int64_t gpus);
 
 }  // namespace pipelag

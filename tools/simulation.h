@@ -34,7 +34,7 @@ struct Simulated {
   std::optional<WarmUpProposal> warm_up;
   std::vector<Finding> beyond_memory;
   std::optional<Throughput> throughput;  ///< of a modelled run
-  int gpus = 0;
+  int64_t gpus = 0;
   bool drawn = false;
 };
 

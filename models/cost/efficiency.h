@@ -27,11 +27,11 @@ struct Efficiency {
   /// Batched products of attention without flash: share of what a product of their shape gets.
   double batched = 0.7;
 
-  double memory = 0.8;   ///< share of the bandwidth that passes over memory get
-  double kernel = 5e-6;  ///< from the end of a kernel to the next, on the device
+  double memory = 0.8;     ///< share of the bandwidth that passes over memory get
+  double kernel = 5e-6;    ///< from the end of a kernel to the next, on the device
   double launch = 7.3e-5;  ///< by the host, of a kernel with what the framework does around it
-  double inside = 0.77;  ///< share of the bandwidth inside a node that collectives get
-  double between = 0.8;  ///< and of the network cards'
+  double inside = 0.77;    ///< share of the bandwidth inside a node that collectives get
+  double between = 0.8;    ///< and of the network cards'
   double overlap = 0.7;  ///< share of collectives of a stage that running beside products hides, if
                          ///< those are long enough
   double collective = 1e-5;  ///< of every collective, before latencies

@@ -261,6 +261,7 @@ class Run {
 };
 
 void CheckLayout(const Transformer& model, const RunLayout& layout) {
+  CheckLayoutSize(layout);
   const int stages = layout.pipeline * layout.chunks;
   if (layout.split.empty() && stages > model.layers()) {
     throw Error(fmt::format("{} has {} blocks, too few for {} stages ({} ranks of {})",
@@ -282,6 +283,24 @@ void CheckLayout(const Transformer& model, const RunLayout& layout) {
 }
 
 }  // namespace
+
+void CheckLayoutSize(const RunLayout& layout) {
+  // Beyond these products of sizes leave their integers.
+  constexpr int64_t kMostGpus = 100'000'000;
+  constexpr double kMostTokens = 1e9;
+  const Sharding& sharding = layout.sharding;
+  const int64_t copies = int64_t{1} * sharding.tensor * sharding.context;
+  if (copies > kMostGpus || layout.data > kMostGpus / copies ||
+      layout.pipeline > kMostGpus / (copies * layout.data)) {
+    throw Error(fmt::format("the layout takes more than {} GPUs", kMostGpus));
+  }
+  const double tokens =
+      static_cast<double>(sharding.sequences) * static_cast<double>(sharding.tokens);
+  if (tokens > kMostTokens) {
+    throw Error(
+        fmt::format("a micro-batch has {:.0f} tokens, more than {:.0f}", tokens, kMostTokens));
+  }
+}
 
 Estimate EstimateRun(const Transformer& model, const Machine& machine, const RunLayout& layout,
                      const Efficiency& efficiency) {

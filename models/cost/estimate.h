@@ -37,9 +37,12 @@ struct RunLayout {
                                     ///< runs, and weights gathered while the forward does
   std::vector<int> split;           ///< blocks per stage; empty: evenly
 
-  int gpus() const { return sharding.tensor * sharding.context * pipeline * data; }
+  int64_t gpus() const { return int64_t{1} * sharding.tensor * sharding.context * pipeline * data; }
   int64_t sequences() const { return sharding.sequences * microbatches * data; }  ///< per batch
 };
+
+/// Throws Error if there are more GPUs, or tokens in a micro-batch, than can be reckoned with.
+void CheckLayoutSize(const RunLayout& layout);
 
 /// Of one pipeline; the others are its copies.
 struct Estimate {

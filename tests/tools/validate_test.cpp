@@ -123,6 +123,12 @@ TEST(SimulateMachine, FindsWhatDoesNotFit) {
       "--microbatches 2");
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.out, HasSubstr("rank 0"));
+  // Also what no device comes near.
+  const Outcome whole = place.Pipelag(
+      "simulate --model Llama-3.1-405B --machine dgx-h100 --schedule 1f1b --ranks 1 "
+      "--microbatches 2");
+  EXPECT_EQ(whole.exit_code, 1);
+  EXPECT_THAT(whole.out, HasSubstr("more than its device's 80.00 GiB"));
 }
 
 TEST(SimulateMachine, RefusesWhatCannotBe) {
@@ -138,6 +144,11 @@ TEST(SimulateMachine, RefusesWhatCannotBe) {
   EXPECT_THAT(refusal("--ranks 16 --machine dgx-h100 --model gpt2"),
               HasSubstr("12 blocks, too few for 16 stages"));
   EXPECT_THAT(refusal("--ranks 2 --machine dgx-h100 --model gpt2 --tensor 5"), HasSubstr("5"));
+  EXPECT_THAT(refusal("--ranks 2 --machine dgx-h100 --model gpt2 --data 1000000 --context 1024"),
+              HasSubstr("more than 100000000 GPUs"));
+  EXPECT_THAT(refusal("--ranks 2 --machine dgx-h100 --model gpt2 --sequence 9999999 --microbatch "
+                      "1000"),
+              HasSubstr("a micro-batch has 9999999000 tokens"));
   EXPECT_THAT(refusal("--ranks 4 --machine dgx-h100 --model gpt2 --data 4 --nodes 1"),
               HasSubstr("the run takes 16 GPUs, but 1 node of dgx-h100 has 8"));
 }
@@ -151,6 +162,18 @@ TEST(Validate, FitsLayersToTheLayersOfThatMachine) {
   EXPECT_EQ(actions.at("rows"), 8);
   EXPECT_LE(actions.at("median").get<double>(), 0.03);
   EXPECT_FALSE(out.at("unseen").at(0).contains("time"));
+}
+
+TEST(Validate, MeetsRunsThatNothingWasFittedTo) {
+  const Workplace place;
+  const auto unseen = [&](const char* file) {
+    return Json(place.Pipelag(
+                    {"validate", std::string(PIPELAG_CASES) + "/" + file, "--format", "json"}))
+        .at("unseen")
+        .at(0);
+  };
+  EXPECT_LE(unseen("mlperf.json").at("time").at("worst").get<double>(), 0.03);
+  EXPECT_LE(unseen("megatron_ci.json").at("memory").at("worst").get<double>(), 0.085);
 }
 
 /// What is reached on rows that were not calibrated on, at one row per group: changes that make it
