@@ -68,19 +68,19 @@ const std::vector<EfficiencyTerm>& EfficiencyTerms() {
   static const std::vector<EfficiencyTerm> kTerms = {
       {"ramp_depth", &Efficiency::ramp_depth},
       {"tail_waves", &Efficiency::tail_waves},
-      {"attention", &Efficiency::attention},
+      {"attention", &Efficiency::attention, true},
       {"attention_half_dim", &Efficiency::attention_half_dim},
-      {"batched", &Efficiency::batched},
-      {"memory", &Efficiency::memory},
+      {"batched", &Efficiency::batched, true},
+      {"memory", &Efficiency::memory, true},
       {"kernel", &Efficiency::kernel},
       {"launch", &Efficiency::launch},
-      {"inside", &Efficiency::inside},
-      {"between", &Efficiency::between},
+      {"inside", &Efficiency::inside, true},
+      {"between", &Efficiency::between, true},
       {"overlap", &Efficiency::overlap},
       {"collective", &Efficiency::collective},
       {"message", &Efficiency::message},
-      {"compute_factor", &Efficiency::compute_factor},
-      {"communication_factor", &Efficiency::communication_factor},
+      {"compute_factor", &Efficiency::compute_factor, true},
+      {"communication_factor", &Efficiency::communication_factor, true},
       {"microbatch_overhead", &Efficiency::microbatch_overhead},
   };
   return kTerms;
@@ -101,12 +101,14 @@ Efficiency ReadEfficiency(const std::filesystem::path& file) {
       throw Error(fmt::format("{}: /{}: unknown key; the nearest known one is '{}'", file.string(),
                               key, Nearest(key, names)));
     }
-    if (!value.is_number() || !(value.get<double>() >= 0)) {
-      throw Error(fmt::format("{}: /{}: {} is not a number of at least 0", file.string(), key,
-                              value.dump()));
+    const EfficiencyTerm& term = EfficiencyTerms()[static_cast<size_t>(name - names.begin())];
+    constexpr double kMost = 1e6;
+    const double number = value.is_number() ? value.get<double>() : -1;
+    if (!(number >= 0) || number > kMost || (term.divides && number < 1 / kMost)) {
+      throw Error(fmt::format("{}: /{}: {} is not a number {}", file.string(), key, value.dump(),
+                              term.divides ? "from 1e-6 to 1e6" : "from 0 to 1e6"));
     }
-    efficiency.*EfficiencyTerms()[static_cast<size_t>(name - names.begin())].value =
-        value.get<double>();
+    efficiency.*term.value = number;
   }
   return efficiency;
 }

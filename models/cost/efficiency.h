@@ -53,11 +53,12 @@ struct Efficiency {
 struct EfficiencyTerm {
   std::string_view name;
   double Efficiency::*value;
+  bool divides = false;  ///< something is divided by it: it may not be 0
 };
 const std::vector<EfficiencyTerm>& EfficiencyTerms();
 
 /// JSON object with some of those names. Throws Error with file and JSON path for an unknown name
-/// and what is not a number of at least 0.
+/// and what is not a number from 0 to a million; shares and factors must be above 0.
 Efficiency ReadEfficiency(const std::filesystem::path& file);
 void WriteEfficiency(const Efficiency& efficiency, const std::filesystem::path& file);
 

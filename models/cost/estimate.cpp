@@ -99,9 +99,9 @@ class Run {
         leaves ? efficiency_.between * std::min(1.0, machine_.cards_per_node / senders)
                : efficiency_.inside;
     const LinkSpec& link = leaves ? machine_.between : machine_.inside;
-    costs.p2p_bandwidth = {
-        static_cast<int64_t>(static_cast<double>(link.bandwidth.bytes_per_second) * share /
-                             efficiency_.communication_factor)};
+    const double rate = static_cast<double>(link.bandwidth.bytes_per_second) * share /
+                        efficiency_.communication_factor;
+    costs.p2p_bandwidth = {std::max<int64_t>(1, static_cast<int64_t>(rate))};
     costs.p2p_latency = link.latency + Rounded(efficiency_.collective);
     if (sharding.tensor > 1 && !sharding.sequence_parallel) {
       costs.p2p_latency += Rounded(CollectiveSeconds(CollectiveKind::kAllGather, whole,

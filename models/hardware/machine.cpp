@@ -81,9 +81,22 @@ class Place {
   std::string path_;
 };
 
+Bandwidth LimitedRate(const std::string& text) {
+  const Bandwidth rate = ParseBandwidth(text);
+  if (rate.bytes_per_second == 0) throw Error("a machine's bandwidth has a limit");
+  return rate;
+}
+
+/// Of a peak.
+double ShareAt(const Place& place, const char* key) {
+  const double share = place.Positive(key);
+  if (share > 1) throw Error(fmt::format("{}: {} is more than all of it", place.At(key), share));
+  return share;
+}
+
 LinkSpec LinkOf(const Place& machine, const char* key) {
   const Place link(machine.Value(key), machine.At(key), {"bandwidth", "latency"});
-  return {link.Parsed("bandwidth", ParseBandwidth), link.Parsed("latency", ParseDuration)};
+  return {link.Parsed("bandwidth", LimitedRate), link.Parsed("latency", ParseDuration)};
 }
 
 Accelerator AcceleratorOf(const Place& machine) {
@@ -100,11 +113,11 @@ Accelerator AcceleratorOf(const Place& machine) {
     if (!peaks.Has(name.c_str())) continue;
     accelerator.peak_flops[known.precision] = peaks.Positive(name.c_str()) * 1e12;
   }
-  accelerator.achievable = own.Positive("achievable");
-  if (own.Has("achievable_fp8")) accelerator.achievable_fp8 = own.Positive("achievable_fp8");
+  accelerator.achievable = ShareAt(own, "achievable");
+  if (own.Has("achievable_fp8")) accelerator.achievable_fp8 = ShareAt(own, "achievable_fp8");
   accelerator.multiprocessors = own.Count("multiprocessors");
   accelerator.memory = own.Parsed("memory", ParseBytes);
-  accelerator.memory_bandwidth = own.Parsed("memory_bandwidth", ParseBandwidth);
+  accelerator.memory_bandwidth = own.Parsed("memory_bandwidth", LimitedRate);
   accelerator.source = own.Text("source");
   return accelerator;
 }

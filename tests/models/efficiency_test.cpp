@@ -131,7 +131,9 @@ TEST(EfficiencyFiles, AreReadAsTheyWereWritten) {
   };
   EXPECT_THAT(refusal(R"({"memmory": 1})"), HasSubstr("/memmory: unknown key; the nearest known "
                                                       "one is 'memory'"));
-  EXPECT_THAT(refusal(R"({"memory": -1})"), HasSubstr("/memory: -1 is not a number of at least 0"));
+  EXPECT_THAT(refusal(R"({"memory": 0})"), HasSubstr("/memory: 0 is not a number from 1e-6"));
+  EXPECT_THAT(refusal(R"({"kernel": -1})"), HasSubstr("/kernel: -1 is not a number from 0 to"));
+  EXPECT_EQ(refusal(R"({"kernel": 0})"), "was read");
 }
 
 }  // namespace

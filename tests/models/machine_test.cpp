@@ -93,6 +93,10 @@ TEST_F(MachineFile, WhatIsWrongIsNamedWithItsPlace) {
   EXPECT_THAT(Refusal(Written(kFile, "\"achievable\": 0.8,", "")),
               HasSubstr("/accelerator/achievable: is missing"));
   EXPECT_THAT(Refusal(Written(kFile, "\"100GB/s\"", "\"100GB\"")), HasSubstr("/inside/bandwidth"));
+  EXPECT_THAT(Refusal(Written(kFile, "\"100GB/s\"", "\"unlimited\"")),
+              HasSubstr("/inside/bandwidth: a machine's bandwidth has a limit"));
+  EXPECT_THAT(Refusal(Written(kFile, "\"achievable\": 0.8", "\"achievable\": 1.8")),
+              HasSubstr("/accelerator/achievable: 1.8 is more than all of it"));
   EXPECT_THAT(Refusal(Written(kFile, "\"gpus_per_node\": 4", "\"gpus_per_node\": 0")),
               HasSubstr("/gpus_per_node: expected a whole number from 1"));
   EXPECT_THAT(Refusal(Written(kFile, "\"bf16\": 100", "\"bf17\": 100")),
