@@ -175,9 +175,9 @@ PartitionLoad::PartitionLoad(const std::vector<NetworkPart>& parts, const Partit
   sums(weights_, [](const NetworkPart& part) { return part.memory.weights; });
   sums(gradients_, [](const NetworkPart& part) { return part.memory.gradients; });
   sums(optimizer_, [](const NetworkPart& part) { return part.memory.optimizer; });
-  sums(activation_, [](const NetworkPart& part) {  // as much as there ever is of it
-    return part.memory.activation + std::max<Bytes>(0, -part.memory.freed_at_input);
-  });
+  sums(activation_, [](const NetworkPart& part) { return part.memory.activation; });
+  sums(more_after_input_,
+       [](const NetworkPart& part) { return std::max<Bytes>(0, -part.memory.freed_at_input); });
   shortest_.assign(parts.size() + 1, std::numeric_limits<int64_t>::max());
   for (size_t i = parts.size() - 1; i-- > 0;) {
     shortest_[i] = shortest_[i + 1];
@@ -211,6 +211,30 @@ void FailLeanest(const PartitionSetting& setting, std::string_view what, int ran
                           FormatBytes(setting.memory_limit)));
 }
 
+namespace {
+
+/// Per placed stage: most activations between I and W at once.
+std::vector<int> MostAfterInput(const Program& program) {
+  const Schedule& schedule = program.schedule();
+  std::vector<int> now(static_cast<size_t>(schedule.placed_stages()));
+  std::vector<int> most = now;
+  for (int rank = 0; rank < schedule.ranks; ++rank) {
+    for (LaneWalk walk(program, rank); !walk.done(); walk.Advance()) {
+      const RunAction& action = walk.action();
+      if (action.kind != ActionKind::kBackwardInput && action.kind != ActionKind::kBackwardWeight) {
+        continue;
+      }
+      int& own = now[static_cast<size_t>(action.stage)];
+      own += action.kind == ActionKind::kBackwardInput ? 1 : -1;
+      most[static_cast<size_t>(action.stage)] =
+          std::max(most[static_cast<size_t>(action.stage)], own);
+    }
+  }
+  return most;
+}
+
+}  // namespace
+
 PartitionSetting PartitionSettingOf(const Program& program, Bandwidth bandwidth,
                                     Bytes memory_limit) {
   const Schedule& schedule = program.schedule();
@@ -221,10 +245,12 @@ PartitionSetting PartitionSettingOf(const Program& program, Bandwidth bandwidth,
                            .memory_limit = memory_limit};
   const std::vector<int> slots =
       memory_limit > 0 ? NeverDelayingSlots(program) : std::vector<int>(program.lanes().size());
+  const std::vector<int> after_input = MostAfterInput(program);
   for (int placed = 0; placed < schedule.placed_stages(); ++placed) {
     const StageVersions& versions = program.versions(placed);
     StagePlace place{.rank = schedule.placement[static_cast<size_t>(placed)],
                      .in_flight = program.PeakInFlight(placed),
+                     .after_input = after_input[static_cast<size_t>(placed)],
                      .weight_versions = versions.weight_versions,
                      .gradient_buffers = versions.gradient_buffers};
     const auto held = [&](int lane) { return lane < 0 ? 0 : slots[static_cast<size_t>(lane)]; };

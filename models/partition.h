@@ -30,7 +30,8 @@ struct NetworkPart {
 /// What a placed stage does to its rank.
 struct StagePlace {
   int rank = 0;
-  int in_flight = 1;  ///< activations held at once, of each of its parts
+  int in_flight = 1;    ///< activations held at once, of each of its parts,
+  int after_input = 0;  ///< and of those at most so many between I and W
   int weight_versions = 1;
   int gradient_buffers = 1;
   int forward_slots = 0;   ///< messages held for it from the stage before,

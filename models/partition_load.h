@@ -25,7 +25,8 @@ class PartitionLoad {
     Bytes bytes = Between(weights_, first, last) * place.weight_versions +
                   Between(gradients_, first, last) * place.gradient_buffers +
                   Between(optimizer_, first, last) +
-                  Between(activation_, first, last) * place.in_flight;
+                  Between(activation_, first, last) * place.in_flight +
+                  Between(more_after_input_, first, last) * place.after_input;
     if (first > 0) bytes += Message(first) * place.forward_slots;
     if (last < parts()) bytes += Message(last) * place.backward_slots;
     return bytes;
@@ -57,6 +58,7 @@ class PartitionLoad {
   std::vector<int64_t> gradients_;
   std::vector<int64_t> optimizer_;
   std::vector<int64_t> activation_;
+  std::vector<int64_t> more_after_input_;
   std::vector<Bytes> message_;
   std::vector<int64_t> cut_time_;
   std::vector<int64_t> shortest_;

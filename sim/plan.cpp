@@ -30,12 +30,6 @@ Made MakeProgram(const ProgramKey& key) {
   const auto& [schedule, pipeline, chunks, microbatches, reduces] = key;
   GeneratorOptions options{.ranks = pipeline, .microbatches = microbatches};
   if (chunks > 1) options.chunks = chunks;
-  const auto generator =
-      std::find_if(Generators().begin(), Generators().end(),
-                   [&, &name = schedule](const Generator& g) { return g.name == name; });
-  if (generator != Generators().end() && (generator->uses & Generator::kChunks) != 0) {
-    options.chunks = chunks;
-  }
   options.reduction = reduces;
   try {
     return {std::make_shared<const PlannedProgram>(Generate(schedule, options)), ""};

@@ -17,10 +17,21 @@ auto KeyOf(const RunLayout& layout) {
                     layout.microbatches, layout.shard_states);
 }
 
-bool TakesChunks(const std::string& schedule) {
-  return std::any_of(Generators().begin(), Generators().end(), [&](const Generator& generator) {
-    return generator.name == schedule && (generator.uses & Generator::kChunks) != 0;
-  });
+/// Stages per rank that a schedule may have: whether any number, and its own where it is not told.
+struct ChunksTaken {
+  bool any = false;
+  int own = 1;
+};
+
+ChunksTaken ChunksOf(const std::string& schedule) {
+  ChunksTaken taken;
+  for (const Generator& generator : Generators()) {
+    if (generator.name == schedule) taken.any = (generator.uses & Generator::kChunks) != 0;
+  }
+  if (!taken.any) return taken;
+  constexpr int kRanks = 2;
+  taken.own = Generate(schedule, {.ranks = kRanks, .microbatches = 2 * kRanks}).stages / kRanks;
+  return taken;
 }
 
 std::vector<int> PipelinesOf(const PlanSpace& space, int left) {
@@ -37,7 +48,9 @@ std::vector<int> PipelinesOf(const PlanSpace& space, int left) {
 
 class Enumeration {
  public:
-  explicit Enumeration(const PlanSpace& space) : space_(space) {}
+  explicit Enumeration(const PlanSpace& space) : space_(space) {
+    for (const std::string& schedule : space.schedules) taken_.push_back(ChunksOf(schedule));
+  }
 
   std::vector<Candidate> All() {
     for (const int tensor : space_.tensor) {
@@ -84,13 +97,18 @@ class Enumeration {
   }
 
   void AddSchedules(RunLayout layout) {
-    for (const std::string& schedule : space_.schedules) {
-      const bool takes_chunks = TakesChunks(schedule);
+    if (layout.pipeline == 1) {
+      layout.chunks = 1;
+      if (!space_.schedules.empty()) candidates_.push_back({layout, space_.schedules.front()});
+      return;
+    }
+    for (size_t i = 0; i < space_.schedules.size(); ++i) {
       for (const int chunks : space_.chunks) {
-        if (chunks > 1 && (!takes_chunks || chunks * layout.pipeline > space_.layers)) continue;
+        const bool taken = taken_[i].any && chunks * layout.pipeline <= space_.layers;
+        // One stage each is another schedule, where several are what this one is about.
+        if (chunks > 1 ? !taken : taken_[i].any && taken_[i].own > 1) continue;
         layout.chunks = chunks;
-        candidates_.push_back({layout, schedule});
-        if (layout.pipeline == 1) return;
+        candidates_.push_back({layout, space_.schedules[i]});
       }
     }
   }
@@ -98,6 +116,7 @@ class Enumeration {
   static constexpr int64_t kMostMicrobatches = 1 << 16;
 
   const PlanSpace& space_;
+  std::vector<ChunksTaken> taken_;  ///< by the schedules
   std::vector<Candidate> candidates_;
 };
 

@@ -35,7 +35,8 @@ struct Candidate {
 };
 
 /// In a fixed order, no two alike. With one pipeline rank all schedules are one: the first stands
-/// for all. Several chunks only where the schedule takes them. Empty if nothing divides.
+/// for all. Several chunks only where the schedule takes them, and no single ones where it has
+/// several of its own accord. Empty if nothing divides.
 std::vector<Candidate> EnumerateCandidates(const PlanSpace& space);
 
 /// Why there is none, where there is none: the sentence names the numbers that do not divide.

@@ -38,15 +38,16 @@ std::vector<Flag> MemoryFlags() {
   };
 }
 
-std::optional<MemorySizes> MemorySizesOf(const Arguments& arguments, int stages) {
+bool GivesSizes(const Arguments& arguments) {
   const std::vector<Flag> flags = MemoryFlags();
-  if (std::none_of(flags.begin(), flags.end(),
-                   [&](const Flag& flag) { return arguments.Has(flag.name); })) {
-    return std::nullopt;
-  }
-  if (std::none_of(flags.begin(), flags.end(), [&](const Flag& flag) {
-        return flag.name != "device-memory" && arguments.Has(flag.name);
-      })) {
+  return std::any_of(flags.begin(), flags.end(), [&](const Flag& flag) {
+    return flag.name != "device-memory" && arguments.Has(flag.name);
+  });
+}
+
+std::optional<MemorySizes> MemorySizesOf(const Arguments& arguments, int stages) {
+  if (!GivesSizes(arguments)) {
+    if (!arguments.Has("device-memory")) return std::nullopt;
     throw Error(fmt::format("{}: what is to fit is not said; give sizes such as --weight-bytes",
                             arguments.PlaceOf("device-memory")));
   }

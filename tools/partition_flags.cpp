@@ -100,7 +100,8 @@ std::optional<Stages> ModelledStagesOf(const Arguments& arguments, const Program
   const std::optional<ModelledRun> run = ModelledRunOf(arguments);
   if (!run) return std::nullopt;
   const Schedule& schedule = program.schedule();
-  const RunLayout layout = LaidOver(*run, schedule.ranks, schedule.stages, schedule.microbatches);
+  RunLayout layout = LaidOver(*run, schedule.ranks, schedule.stages, schedule.microbatches);
+  layout.chunks = 1;  // links are the same, and a block for every stage is not needed
   const Estimate even = EstimateRun(run->model, run->machine, layout, run->efficiency);
   Bytes memory = even.memory.device;
   if (arguments.Has("device-memory")) memory = arguments.Size("device-memory");

@@ -9,7 +9,6 @@
 #include "models/schedule/generators.h"
 #include "tools/flags.h"
 #include "tools/shape_flags.h"
-#include "tools/update_flags.h"
 
 namespace pipelag {
 namespace {
@@ -33,12 +32,14 @@ std::vector<Flag> NetworkFlags() {
       flags.push_back(std::move(flag));
     }
   }
-  for (Flag& flag : UpdateFlags()) {
-    for (const char* kept : {"optimizer", "layers", "hidden", "heads", "sequence", "vocabulary"}) {
-      if (flag.name == kept) flags.push_back(flag);
-    }
-  }
-  return flags;
+  const std::vector<Flag> shape = {
+      {"layers", "COUNT", "of a GPT by figures; of a --model as many of its first blocks"},
+      {"hidden", "COUNT", "channels of that GPT"},
+      {"heads", "COUNT", "its attention heads"},
+      {"vocabulary", "COUNT", "tokens that it knows"},
+      {"sequence", "COUNT", "tokens per sequence (default: the model's, at most 4096)"},
+      {"optimizer", "NAME", "by whose state and updates (default: adamw)"}};
+  return Concatenate({std::move(flags), shape});
 }
 
 std::vector<int> PowersOfTwo(int64_t most) {
@@ -273,7 +274,8 @@ std::string SimulateCommandOf(const PlanTask& task, const Candidate& candidate) 
       std::find_if(Generators().begin(), Generators().end(),
                    [&](const Generator& known) { return known.name == candidate.schedule; });
   for (const auto& [name, value] : VaryingOf(candidate)) {
-    const bool useless = name == "chunks" && (generator->uses & Generator::kChunks) == 0;
+    const bool useless =
+        name == "chunks" && (value == "1" || (generator->uses & Generator::kChunks) == 0);
     if (!useless) command += fmt::format(" --{} {}", name, value);
   }
   return command + (candidate.layout.sharding.sequence_parallel ? " --sequence-parallel" : "");

@@ -74,6 +74,7 @@ class Share {
     }
     Progress progress(own, work_.noun);
     size_t done = own - open.size();
+    bool unwritten = false;
     Clock::time_point written = Clock::now();
     ForEachInParallel(open.size(), work_.threads, [&](size_t at) {
       const size_t i = open[at];
@@ -83,12 +84,15 @@ class Share {
       CHECK(row.size() == work_.columns.size());
       const std::lock_guard lock(mutex_);
       rows_[i] = std::move(row);
+      unwritten = true;
       progress.Show(++done);
       if (work_.output.empty() || Clock::now() - written < kBetweenWrites) return;
       Write();
+      unwritten = false;
       written = Clock::now();
     });
-    if (place_.size > 1 && place_.rank > 0) Write();
+    // Whoever gathers removes the file as soon as all is in it, and not a second time.
+    if (place_.rank > 0 && unwritten) Write();
   }
 
   /// Takes in what the other processes write, until all is there.

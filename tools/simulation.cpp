@@ -56,8 +56,12 @@ Inputs InputsOf(const Arguments& arguments, const Program& program, Simulated& s
   }
   std::vector<Nanoseconds> reduction = ReductionOf(arguments);
   if (modelled && reduction.empty()) reduction = ReductionsOf(schedule, modelled->estimate);
-  std::optional<MemorySizes> sizes = MemorySizesOf(arguments, schedule.stages);
-  if (modelled && !sizes) sizes = modelled->estimate.memory;
+  std::optional<MemorySizes> sizes;
+  if (!modelled || GivesSizes(arguments)) sizes = MemorySizesOf(arguments, schedule.stages);
+  if (modelled && !sizes) {
+    sizes = modelled->estimate.memory;
+    if (arguments.Has("device-memory")) sizes->device = arguments.Size("device-memory");
+  }
   return {std::move(modelled), ActionTimes(program, simulated.costs, reduction), std::move(sizes)};
 }
 

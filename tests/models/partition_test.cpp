@@ -215,7 +215,11 @@ TEST(Partition, SaysByHowMuchTheLeanestMisses) {
   const auto of = [&](const char* schedule, int chunks) {
     PartitionSetting setting = SettingOf(schedule, 2, chunks, 150);
     for (StagePlace& place : setting.places) {
-      place = {.rank = place.rank, .in_flight = 0, .weight_versions = 1, .gradient_buffers = 0};
+      place = {.rank = place.rank,
+               .in_flight = 0,
+               .after_input = 0,
+               .weight_versions = 1,
+               .gradient_buffers = 0};
     }
     return ErrorOf(parts, setting);
   };
@@ -226,6 +230,20 @@ TEST(Partition, SaysByHowMuchTheLeanestMisses) {
             "150 B");
   EXPECT_EQ(ErrorOf(std::vector<NetworkPart>(3), SettingOf("1f1b", 4, 0, 0)),
             "4 stages cannot share 3 layers: every stage needs at least one");
+}
+
+/// Only what is between I and W holds what W needs more.
+TEST(Partition, HoldsMoreBetweenInputAndWeights) {
+  std::vector<NetworkPart> parts(2);
+  for (NetworkPart& part : parts) {
+    part.memory.activation = 10;
+    part.memory.freed_at_input = -100;
+  }
+  const std::vector<LayerRange> each = {{0, 1}, {1, 2}};
+  EXPECT_EQ(AssessPartition(parts, each, SettingOf("1f1b", 2, 0, 0)).rank_memory,
+            (std::vector<Bytes>{20, 10}));
+  EXPECT_EQ(AssessPartition(parts, each, SettingOf("zb-h1", 2, 0, 0)).rank_memory,
+            (std::vector<Bytes>{20 + 100, 20 + 2 * 100}));
 }
 
 TEST(Partition, CountsKeepTheEndsWithTheirNeighbours) {

@@ -116,6 +116,23 @@ TEST(Split, OfAModelFollowsItsTimes) {
   EXPECT_EQ(Json(place.Pipelag(command + "--split " + text))["step_time_ns"], best["step_time_ns"]);
 }
 
+TEST(Split, OfAModelKeepsToTheMemory) {
+  const Workplace place;
+  const std::string command =
+      "simulate --model gpt2 --machine dgx-a100 --schedule 1f1b --ranks 4 --microbatches 8 "
+      "--microbatch 4 --sequence 1024 --split auto --device-memory ";
+  EXPECT_EQ(place.Pipelag(command + "40GiB").exit_code, 0);
+  const Outcome none = place.Pipelag(command + "100MiB");
+  EXPECT_EQ(none.exit_code, 2);
+  EXPECT_THAT(none.err, HasSubstr("no split fits: even the leanest needs"));
+  // By hand it is simulated, and found not to fit.
+  const Outcome by_hand = place.Pipelag(
+      "simulate --model gpt2 --machine dgx-a100 --schedule 1f1b --ranks 4 --microbatches 8 "
+      "--split 3,3,3,3 --device-memory 100MiB");
+  EXPECT_EQ(by_hand.exit_code, 1) << by_hand.err;
+  EXPECT_THAT(by_hand.out, HasSubstr("more than its device's 100.0 MiB"));
+}
+
 TEST(Split, RefusesWhatDoesNotGoTogether) {
   const Workplace place;
   place.Write("times.csv", kTimes);

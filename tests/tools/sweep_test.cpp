@@ -136,6 +136,27 @@ TEST(Sweep, GoesOnFromWhatIsThere) {
   EXPECT_EQ(LinesOf(place.Read("out.csv")), lines);
 }
 
+TEST(Sweep, GoesOnWithOtherProcesses) {
+  const std::string command = kGrid + std::string("--output out.csv --resume");
+  const Workplace place;
+  const Outcome all = place.Pipelag(command);
+  const std::string rows = place.Read("out.csv");
+  const std::vector<std::string> lines = LinesOf(rows);
+  for (const size_t kept : {size_t{1}, size_t{5}, lines.size()}) {
+    std::string begun;
+    for (size_t i = 0; i < kept; ++i) begun += lines[i] + '\n';
+    place.Write("out.csv", begun);
+    for (int rank = 1; rank >= 0; --rank) {
+      const Process process(rank, 2);
+      const Outcome outcome = place.Pipelag(command);
+      EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+      EXPECT_EQ(outcome.out, rank == 0 ? all.out : "");
+    }
+    EXPECT_EQ(place.Read("out.csv"), rows);
+    EXPECT_EQ(place.Files(), std::vector<std::string>{"out.csv"});
+  }
+}
+
 TEST(Sweep, RefusesWhatMakesNoSense) {
   const Workplace place;
   const auto error = [&](const std::string& rest) {
