@@ -153,19 +153,20 @@ TEST(CheckpointFile, HoldsGpt2AsHuggingFaceNamesIt) {
 
 TEST(CheckpointFile, StagesOfSeveralProcessesMeetInTheFolder) {
   const ScratchFolder folder;
+  constexpr int64_t kLast = kSanitized ? 5 : 20;
   const TrainingOptions options = Options("adamw", "none", 3);
   const CheckpointSettings settings{.folder = folder.path(), .every = 1};
   std::vector<std::unique_ptr<CheckpointWriter>> writers;
   std::vector<std::jthread> threads;
   for (int stage = 0; stage < 3; ++stage) {
     writers.push_back(std::make_unique<CheckpointWriter>(
-        settings, CheckpointFacts{"{}", "[]", 1, "any", 3}, std::vector<int>{2, 1, 0}, 0, 20));
+        settings, CheckpointFacts{"{}", "[]", 1, "any", 3}, std::vector<int>{2, 1, 0}, 0, kLast));
     threads.emplace_back([&options, stage, &writer = *writers.back()] {
       const StageLayout layout(options.shape, options.split[static_cast<size_t>(stage)]);
       const auto optimizer = MakeOptimizer(options.optimizer, layout);
       std::vector<float> weights(static_cast<size_t>(layout.size()));
       writer.Begin(stage, 0, layout, weights.data());
-      for (int64_t version = 1; version <= 20; ++version) {
+      for (int64_t version = 1; version <= kLast; ++version) {
         for (const StageTensor& place : layout.tensors()) {
           std::fill_n(weights.begin() + place.offset, place.elements(),
                       static_cast<float>(version));
@@ -175,7 +176,7 @@ TEST(CheckpointFile, StagesOfSeveralProcessesMeetInTheFolder) {
     });
   }
   threads.clear();
-  for (int64_t step = 1; step <= 20; ++step) {
+  for (int64_t step = 1; step <= kLast; ++step) {
     const Checkpoint checkpoint(folder.path() / StepFolderName(step));
     for (int64_t stage = 0; stage < 3; ++stage) {
       const StageLayout layout(options.shape, options.split[static_cast<size_t>(stage)]);

@@ -17,8 +17,9 @@ namespace {
 /// Trains `before` up to each of some steps, goes on with `after` from there, and holds it against
 /// `before` left alone.
 void ExpectGoesOn(const Way& before, const Way& after, const std::string& optimizer,
-                  const std::string& correction, const std::vector<int64_t>& stops) {
+                  const std::string& correction, std::vector<int64_t> stops) {
   SCOPED_TRACE(optimizer + ", " + correction);
+  if (kSanitized) stops.resize(1);  // slow, and from where it goes on is the same to threads
   const ScratchFolder folder;
   const TrainingOptions of_before = For(before, optimizer, correction);
   const TrainingResult whole =
@@ -61,7 +62,7 @@ TEST_P(Resume, OnAnyNumberOfRanksIsTheRunLeftAlone) {
     if (way->plan.stages.size() > 8) continue;
     SCOPED_TRACE(fmt::format("{} ranks", ranks));
     ExpectGoesOn(*way, *way, "adamw", "error-feedback", {1, 4});
-    if (ranks % 2 == 0) continue;
+    if (ranks % 2 == 0 || kSanitized) continue;
     ExpectGoesOn(*way, Serially(*way), "sgd", "none", {3});
     ExpectGoesOn(Serially(*way), *way, "muon", "error-feedback", {2});
   }
