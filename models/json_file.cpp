@@ -8,6 +8,7 @@
 
 #include "models/error.h"
 #include "models/file.h"
+#include "models/names.h"
 
 namespace pipelag {
 
@@ -46,8 +47,8 @@ void CheckKeys(const nlohmann::json& object, const std::vector<std::string_view>
                const std::string& place) {
   for (const auto& [key, value] : object.items()) {
     if (std::find(known.begin(), known.end(), key) == known.end()) {
-      throw Error(fmt::format("{}/{}: unknown key; the known ones are {}", place, key,
-                              fmt::join(known, ", ")));
+      throw Error(fmt::format("{}/{}: unknown key; the nearest known one is '{}'", place, key,
+                              Nearest(key, known)));
     }
   }
 }

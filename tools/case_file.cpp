@@ -2,13 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "models/error.h"
 #include "models/json_file.h"
-#include "models/names.h"
 #include "tools/job_file.h"
 
 namespace pipelag {
@@ -16,16 +14,12 @@ namespace {
 
 using Json = nlohmann::json;
 
-void CheckKeys(const Json& object, const std::string& place,
-               const std::vector<std::string_view>& known) {
+void CheckObject(const Json& object, const std::string& place,
+                 const std::vector<std::string_view>& known) {
   if (!object.is_object()) {
     throw Error(fmt::format("{}: expected an object, not {}", place, object.type_name()));
   }
-  for (const auto& [key, unused] : object.items()) {
-    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    throw Error(fmt::format("{}/{}: unknown key; the nearest known one is '{}'", place, key,
-                            Nearest(key, known)));
-  }
+  CheckKeys(object, known, place);
 }
 
 const Json& At(const Json& object, const std::string& place, const char* key) {
@@ -45,9 +39,9 @@ std::string TextAt(const Json& object, const std::string& place, const char* key
 }
 
 MeasuredRun MeasuredOf(const Json& object, const std::string& place) {
-  CheckKeys(object, place,
-            {"step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "peak_memory_gib",
-             "forward_s", "backward_s"});
+  CheckObject(object, place,
+              {"step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "peak_memory_gib",
+               "forward_s", "backward_s"});
   if (object.empty()) throw Error(fmt::format("{}: nothing was measured", place));
   const auto number = [&](const char* key) -> std::optional<double> {
     const auto found = object.find(key);
@@ -66,7 +60,7 @@ MeasuredRun MeasuredOf(const Json& object, const std::string& place) {
 
 CaseFile ReadCases(const std::filesystem::path& file, std::span<const std::string> job_keys) {
   const Json root = ReadJson(file);
-  CheckKeys(root, file.string() + ": ", {"source", "rows"});
+  CheckObject(root, file.string() + ": ", {"source", "rows"});
   CaseFile cases;
   cases.source = TextAt(root, file.string() + ": ", "source", "");
   const Json& rows = At(root, file.string() + ": ", "rows");
@@ -76,7 +70,7 @@ CaseFile ReadCases(const std::filesystem::path& file, std::span<const std::strin
   std::set<std::string> names;
   for (size_t i = 0; i < rows.size(); ++i) {
     const std::string place = fmt::format("{}: /rows/{}", file.string(), i);
-    CheckKeys(rows[i], place, {"job", "measured", "group", "name"});
+    CheckObject(rows[i], place, {"job", "measured", "group", "name"});
     const Json& job = At(rows[i], place, "job");
     cases.rows.push_back({TextAt(rows[i], place, "name", fmt::format("row {}", i)),
                           TextAt(rows[i], place, "group", ""),

@@ -3,12 +3,10 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "models/error.h"
 #include "models/json_file.h"
-#include "models/names.h"
 
 namespace pipelag {
 namespace {
@@ -49,13 +47,9 @@ std::map<std::string, Given> JobOf(const Json& object, const std::string& place,
                             place.ends_with(": ") ? place + "/" : place, object.type_name()));
   }
   std::map<std::string, Given> job;
+  CheckKeys(object, {known.begin(), known.end()}, place);
   for (const auto& [key, value] : object.items()) {
     const std::string at = fmt::format("{}/{}", place, key);
-    if (std::find(known.begin(), known.end(), key) == known.end()) {
-      const std::vector<std::string_view> names(known.begin(), known.end());
-      throw Error(
-          fmt::format("{}: unknown key; the nearest known one is '{}'", at, Nearest(key, names)));
-    }
     AddKey(key, value, at, job);
   }
   return job;

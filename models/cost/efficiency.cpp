@@ -9,7 +9,6 @@
 #include "models/error.h"
 #include "models/file.h"
 #include "models/json_file.h"
-#include "models/names.h"
 
 namespace pipelag {
 namespace {
@@ -95,12 +94,9 @@ Efficiency ReadEfficiency(const std::filesystem::path& file) {
   Efficiency efficiency;
   std::vector<std::string_view> names;
   for (const EfficiencyTerm& term : EfficiencyTerms()) names.push_back(term.name);
+  CheckKeys(root, names, file.string() + ": ");
   for (const auto& [key, value] : root.items()) {
     const auto name = std::find(names.begin(), names.end(), key);
-    if (name == names.end()) {
-      throw Error(fmt::format("{}: /{}: unknown key; the nearest known one is '{}'", file.string(),
-                              key, Nearest(key, names)));
-    }
     const EfficiencyTerm& term = EfficiencyTerms()[static_cast<size_t>(name - names.begin())];
     constexpr double kMost = 1e6;
     const double number = value.is_number() ? value.get<double>() : -1;

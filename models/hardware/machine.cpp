@@ -35,11 +35,7 @@ class Place {
     if (!value.is_object()) {
       throw Error(fmt::format("{}: expected an object, not {}", path_, value.type_name()));
     }
-    for (const auto& [key, unused] : value.items()) {
-      if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-      throw Error(fmt::format("{}: unknown key; the nearest known one is '{}'", At(key),
-                              Nearest(key, known)));
-    }
+    CheckKeys(value, known, path_);
   }
 
   std::string At(std::string_view key) const { return fmt::format("{}/{}", path_, key); }
