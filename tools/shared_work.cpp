@@ -35,17 +35,19 @@ int NumberOf(const char* variable, int least, int most) {
                           text, least, most));
 }
 
+/// Fit for a file's name.
 std::string JobName() {
-  for (const char* variable : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "SLURM_STEP_ID"}) {
+  std::string name;
+  for (const char* variable :
+       {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "SLURM_JOB_ID", "SLURM_STEP_ID", "PMI_PORT"}) {
     const char* text = std::getenv(variable);
     if (text == nullptr) continue;
-    std::string name = "-";
+    name += '-';
     for (const char* c = text; *c != 0; ++c) {
       name += std::isalnum(static_cast<unsigned char>(*c)) != 0 ? *c : '_';
     }
-    return name;
   }
-  return "";
+  return name;
 }
 
 /// The rows of one process's share, and those that are known beforehand.
@@ -86,7 +88,8 @@ class Share {
       rows_[i] = std::move(row);
       unwritten = true;
       progress.Show(++done);
-      if (work_.output.empty() || Clock::now() - written < kBetweenWrites) return;
+      const bool kept = !work_.output.empty() || place_.rank > 0;
+      if (!kept || Clock::now() - written < kBetweenWrites) return;
       Write();
       unwritten = false;
       written = Clock::now();
@@ -148,7 +151,8 @@ class Share {
     return true;
   }
   fs::path PartOf(int rank) const {
-    return work_.output.string() + fmt::format(".part-{}-of-{}{}", rank, place_.size, place_.job);
+    return (work_.output.empty() ? "pipelag" : work_.output.string()) +
+           fmt::format(".part-{}-of-{}{}", rank, place_.size, place_.job);
   }
 
   void Take(const std::map<Row, size_t>& index, Row row, bool keep_others) {
@@ -223,7 +227,7 @@ void ReadSharedWork(const Arguments& arguments, SharedWork& work) {
 }
 
 std::vector<Row> RunSharedWork(const SharedWork& work, const ProcessPlace& place) {
-  if (place.size > 1 && work.output.empty()) {
+  if (place.size > 1 && work.output.empty() && place.job.empty()) {
     throw Error(fmt::format("{} processes need --output, a file in a folder that all of them see",
                             place.size));
   }

@@ -157,6 +157,23 @@ TEST(Sweep, GoesOnWithOtherProcesses) {
   }
 }
 
+TEST(Sweep, NeedsNoFileWhereTheJobHasAName) {
+  const Workplace place;
+  const Outcome alone = place.Pipelag(kGrid);
+  setenv("PMIX_NAMESPACE", "prterun-host-17@1", 1);
+  for (int rank = 2; rank >= 0; --rank) {
+    const Process process(rank, 3);
+    const Outcome outcome = place.Pipelag(kGrid);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_EQ(outcome.out, rank == 0 ? alone.out : "");
+    if (rank == 2) {
+      EXPECT_EQ(place.Files(), std::vector<std::string>{"pipelag.part-2-of-3-prterun_host_17_1"});
+    }
+  }
+  unsetenv("PMIX_NAMESPACE");
+  EXPECT_TRUE(place.Files().empty());
+}
+
 TEST(Sweep, RefusesWhatMakesNoSense) {
   const Workplace place;
   const auto error = [&](const std::string& rest) {
