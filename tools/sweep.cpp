@@ -132,8 +132,10 @@ class Sweep {
           "gradient_delay", "weight_versions"}) {
       columns_.push_back({name, true});
     }
-    for (const char* name : {"fits", "split", "error"}) columns_.push_back({name, false});
+    for (const char* name : {"fits", "layers_per_stage", "error"})
+      columns_.push_back({name, false});
     AddPoints();
+    for (size_t i = 0; i < columns_.size(); ++i) CHECK(CellOf(columns_[i].name) == i);
   }
 
   SharedWork Work() const {
@@ -258,7 +260,7 @@ class Sweep {
     whole("gradient_delay", greatest.gradient_delay);
     whole("weight_versions", greatest.weight_versions);
     if (!run.stages) return;
-    set("split", fmt::format("{}", fmt::join(run.stages->counts, ",")));
+    set("layers_per_stage", fmt::format("{}", fmt::join(run.stages->counts, ",")));
   }
 
   const Arguments& arguments_;

@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "tests/tools/command.h"
@@ -63,6 +64,35 @@ TEST(Sweep, PointsThatCannotBeSayWhy) {
   EXPECT_TRUE(rows[6]["step_time_ns"].is_null());
   EXPECT_THAT(rows[6]["error"], HasSubstr("whole groups"));
   EXPECT_TRUE(rows[0]["error"].is_null());
+}
+
+/// A flag may be called as a figure of a result is.
+TEST(Sweep, HasNoColumnTwice) {
+  const Workplace place;
+  place.Write("times.csv", "layer,forward_ms,backward_ms\na,1,2\nb,1,2\nc,3,6\nd,1,2\n");
+  for (const char* network :
+       {"--model gpt2 --machine dgx-a100 --layers 8", "--layer-times times.csv"}) {
+    for (const char* split : {"--grid split=even,auto", "--split auto --grid microbatches=4,8",
+                              "--grid split=even;2,2;auto"}) {
+      const Outcome outcome = place.Pipelag("sweep --schedule 1f1b --ranks 2 --format csv " +
+                                            std::string(network) + " --steps 2 " + split);
+      ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+      std::istringstream header(LinesOf(outcome.out)[0]);
+      std::set<std::string> names;
+      for (std::string name; std::getline(header, name, ',');) {
+        EXPECT_TRUE(names.insert(name).second) << name;
+      }
+      EXPECT_TRUE(names.contains("split"));
+      EXPECT_TRUE(names.contains("layers_per_stage"));
+    }
+  }
+  const auto rows =
+      Json(place.Pipelag("sweep --layer-times times.csv --schedule 1f1b --ranks 2 --microbatches 4 "
+                         "--grid split=even,auto --format json"))["rows"];
+  EXPECT_EQ(rows[0]["split"], "even");
+  EXPECT_EQ(rows[0]["layers_per_stage"], "2,2");
+  EXPECT_EQ(rows[1]["split"], "auto");
+  EXPECT_EQ(rows[1]["layers_per_stage"], "2,2");
 }
 
 TEST(Sweep, AgreesWithSimulate) {
