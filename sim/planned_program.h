@@ -4,7 +4,7 @@
 
 #include "models/costs.h"
 #include "models/schedule/program.h"
-#include "sim/held_memory.h"
+#include "models/held_memory.h"
 
 namespace pipelag {
 
