@@ -9,6 +9,7 @@
 
 #include "sim/estimated_run.h"
 #include "tools/flags.h"
+#include "tools/input_digest.h"
 #include "tools/plan_flags.h"
 #include "tools/shared_work.h"
 #include "tools/table.h"
@@ -125,6 +126,11 @@ class Plan {
     for (const char* name : kResults) {
       work_.columns.push_back({name, std::string_view(name) != "command"});
     }
+    work_.columns.push_back({kInputsColumn, false});
+    Fingerprint print;
+    InputDigest inputs;
+    for (const auto& [name, value] : task_.fixed) inputs.Add(value, print);
+    work_.inputs.assign(chosen_.size(), print.Text());
     for (const size_t i : chosen_) {
       Row key;
       for (const auto& [name, value] : VaryingOf(points_[i].candidate)) key.push_back(value);
