@@ -3,11 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <bit>
 #include <limits>
 
 #include "models/error.h"
+#include "models/held_memory.h"
 #include "models/partition_load.h"
-#include "models/schedule/slots.h"
 
 namespace pipelag {
 namespace {
@@ -26,9 +27,9 @@ void CheckParts(const std::vector<NetworkPart>& parts) {
                             parts.size(), kMostParts));
   }
   for (const NetworkPart& part : parts) {
-    const auto [least, most] =
-        std::minmax({part.memory.weights, part.memory.gradients, part.memory.optimizer,
-                     part.memory.activation, part.memory.message});
+    const auto [least, most] = std::minmax(
+        {part.memory.weights, part.memory.gradients, part.memory.optimizer, part.memory.activation,
+         part.memory.message, part.memory.workspace, part.gathered});
     if (least < 0 || most > kMostBytes) {
       throw Error(fmt::format("layer '{}': a size is out of range, it must be from 0 to {}",
                               part.name, FormatBytes(kMostBytes)));
@@ -176,8 +177,19 @@ PartitionLoad::PartitionLoad(const std::vector<NetworkPart>& parts, const Partit
   sums(gradients_, [](const NetworkPart& part) { return part.memory.gradients; });
   sums(optimizer_, [](const NetworkPart& part) { return part.memory.optimizer; });
   sums(activation_, [](const NetworkPart& part) { return part.memory.activation; });
-  sums(more_after_input_,
-       [](const NetworkPart& part) { return std::max<Bytes>(0, -part.memory.freed_at_input); });
+  sums(freed_, [](const NetworkPart& part) { return part.memory.freed_at_input; });
+  sums(gathered_, [](const NetworkPart& part) { return part.gathered; });
+  sums(blocks_, [](const NetworkPart& part) { return part.blocks; });
+  workspace_.emplace_back();
+  for (const NetworkPart& part : parts) workspace_[0].push_back(part.memory.workspace);
+  for (size_t wide = 1; 2 * wide <= parts.size(); wide *= 2) {
+    const std::vector<Bytes>& half = workspace_.back();
+    std::vector<Bytes> both;
+    for (size_t i = 0; i + 2 * wide <= parts.size(); ++i) {
+      both.push_back(std::max(half[i], half[i + wide]));
+    }
+    workspace_.push_back(std::move(both));
+  }
   shortest_.assign(parts.size() + 1, std::numeric_limits<int64_t>::max());
   for (size_t i = parts.size() - 1; i-- > 0;) {
     shortest_[i] = shortest_[i + 1];
@@ -187,6 +199,10 @@ PartitionLoad::PartitionLoad(const std::vector<NetworkPart>& parts, const Partit
     message_.push_back(part.memory.message);
     cut_time_.push_back(TransferTime(2 * part.memory.message, setting.bandwidth).count());
   }
+  alike_ = !setting.rank_slots.empty() &&
+           std::all_of(message_.begin(), message_.end() - 1,
+                       [&](Bytes message) { return message == message_.front(); });
+  rank_slots_.assign(setting.rank_slots.begin(), setting.rank_slots.end());
   if (layers_.back() < setting.stages) {
     throw Error(fmt::format("{} stages cannot share {} layers: every stage needs at least one",
                             setting.stages, layers_.back()));
@@ -196,13 +212,25 @@ PartitionLoad::PartitionLoad(const std::vector<NetworkPart>& parts, const Partit
   places_of_.resize(stages);
   crosses_.assign(stages, false);
   std::vector<int> held(static_cast<size_t>(setting.ranks));
+  moments_.resize(held.size());
   for (size_t placed = 0; placed < setting.places.size(); ++placed) {
     const StagePlace& place = setting.places[placed];
     places_of_[placed % stages].push_back(&place);
     one_stage_per_rank_ = one_stage_per_rank_ && ++held[static_cast<size_t>(place.rank)] == 1;
+    size_t& moments = moments_[static_cast<size_t>(place.rank)];
+    CHECK(moments == 0 || moments == place.held.size());
+    moments = place.held.size();
     if (placed % stages + 1 == stages) continue;
     if (setting.places[placed + 1].rank != place.rank) crosses_[placed % stages] = true;
   }
+}
+
+Bytes PartitionLoad::LargestWorkspace(int first, int last) const {
+  const auto width = static_cast<unsigned>(last - first);
+  const auto level = static_cast<size_t>(std::bit_width(width) - 1);
+  const std::vector<Bytes>& largest = workspace_[level];
+  return std::max(largest[static_cast<size_t>(first)],
+                  largest[static_cast<size_t>(last) - (size_t{1} << level)]);
 }
 
 void FailLeanest(const PartitionSetting& setting, std::string_view what, int rank, Bytes needed) {
@@ -213,24 +241,27 @@ void FailLeanest(const PartitionSetting& setting, std::string_view what, int ran
 
 namespace {
 
-/// Per placed stage: most activations between I and W at once.
-std::vector<int> MostAfterInput(const Program& program) {
-  const Schedule& schedule = program.schedule();
-  std::vector<int> now(static_cast<size_t>(schedule.placed_stages()));
-  std::vector<int> most = now;
-  for (int rank = 0; rank < schedule.ranks; ++rank) {
-    for (LaneWalk walk(program, rank); !walk.done(); walk.Advance()) {
-      const RunAction& action = walk.action();
-      if (action.kind != ActionKind::kBackwardInput && action.kind != ActionKind::kBackwardWeight) {
-        continue;
+/// Per placed stage what is held at its rank's fullest moments.
+std::vector<std::vector<HeldActivations>> HeldByStage(const HeldMemory& memory, int placed_stages) {
+  constexpr size_t kMostMoments = 64;
+  std::vector<std::vector<HeldActivations>> held(static_cast<size_t>(placed_stages));
+  for (const HeldMemory::Rank& rank : memory.ranks()) {
+    for (size_t i = 0; i < rank.stages.size(); ++i) {
+      std::vector<HeldActivations>& own = held[static_cast<size_t>(rank.stages[i])];
+      for (const HeldMemory::Held& moment : rank.most) {
+        own.push_back({moment.whole[i], moment.after_input[i]});
       }
-      int& own = now[static_cast<size_t>(action.stage)];
-      own += action.kind == ActionKind::kBackwardInput ? 1 : -1;
-      most[static_cast<size_t>(action.stage)] =
-          std::max(most[static_cast<size_t>(action.stage)], own);
+      if (own.empty()) own.push_back({0, 0});
+      if (own.size() <= kMostMoments) continue;
+      HeldActivations most{0, 0};
+      for (const HeldActivations& moment : own) {
+        most.whole = std::max(most.whole, moment.whole);
+        most.after_input = std::max(most.after_input, moment.after_input);
+      }
+      own.assign(1, most);
     }
   }
-  return most;
+  return held;
 }
 
 }  // namespace
@@ -242,15 +273,19 @@ PartitionSetting PartitionSettingOf(const Program& program, Bandwidth bandwidth,
                            .stages = schedule.stages,
                            .places = {},
                            .bandwidth = bandwidth,
-                           .memory_limit = memory_limit};
+                           .memory_limit = memory_limit,
+                           .rank_slots = std::vector<int>(static_cast<size_t>(schedule.ranks))};
+  const HeldMemory memory(program);
   const std::vector<int> slots =
-      memory_limit > 0 ? NeverDelayingSlots(program) : std::vector<int>(program.lanes().size());
-  const std::vector<int> after_input = MostAfterInput(program);
+      memory_limit > 0 ? memory.slots() : std::vector<int>(program.lanes().size());
+  for (size_t lane = 0; lane < slots.size(); ++lane) {
+    setting.rank_slots[static_cast<size_t>(program.lanes()[lane].receiver)] += slots[lane];
+  }
+  const auto held_by_stage = HeldByStage(memory, schedule.placed_stages());
   for (int placed = 0; placed < schedule.placed_stages(); ++placed) {
     const StageVersions& versions = program.versions(placed);
     StagePlace place{.rank = schedule.placement[static_cast<size_t>(placed)],
-                     .in_flight = program.PeakInFlight(placed),
-                     .after_input = after_input[static_cast<size_t>(placed)],
+                     .held = held_by_stage[static_cast<size_t>(placed)],
                      .weight_versions = versions.weight_versions,
                      .gradient_buffers = versions.gradient_buffers};
     const auto held = [&](int lane) { return lane < 0 ? 0 : slots[static_cast<size_t>(lane)]; };
@@ -268,18 +303,20 @@ Partition AssessPartition(const std::vector<NetworkPart>& parts, std::vector<Lay
         stages.back().last == load.parts());
   Partition partition;
   partition.rank_time.resize(static_cast<size_t>(setting.ranks));
-  partition.rank_memory.resize(static_cast<size_t>(setting.ranks));
   int64_t bottleneck = 0;
+  std::vector<RankMemory> memory;
+  for (int rank = 0; rank < setting.ranks; ++rank) memory.emplace_back(load, rank);
   for (int s = 0; s < setting.stages; ++s) {
     const LayerRange& range = stages[static_cast<size_t>(s)];
     CHECK(range.last > range.first);
     for (const StagePlace* place : load.PlacesOf(s)) {
       const auto rank = static_cast<size_t>(place->rank);
       partition.rank_time[rank] += Nanoseconds{load.Time(range.first, range.last)};
-      partition.rank_memory[rank] += load.Memory(*place, range.first, range.last);
+      memory[rank].Add(load, *place, range.first, range.last);
     }
     if (s + 1 < setting.stages) bottleneck = std::max(bottleneck, load.CutTime(s, range.last));
   }
+  for (const RankMemory& rank : memory) partition.rank_memory.push_back(rank.Peak());
   for (const Nanoseconds time : partition.rank_time) {
     bottleneck = std::max(bottleneck, time.count());
   }

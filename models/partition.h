@@ -21,17 +21,26 @@ struct NetworkPart {
   /// The backward's two halves; both zero where only the whole is known.
   Nanoseconds backward_input{0};
   Nanoseconds backward_weight{0};
-  StageMemory memory;  ///< of this part; `message`: what passes on if a cut is right behind it
+  StageMemory memory;  ///< of this part; `message`: what passes on if a cut is right behind it;
+                       ///< of a stage's workspaces the largest counts,
+  Bytes gathered = 0;  ///< and besides these of all its parts over the number
+  int blocks = 0;      ///< of its blocks: the one that is whole of sharded weights
   bool layer = true;   ///< every stage gets at least one such; false: goes with its neighbour
 
   Nanoseconds Time() const { return forward + backward; }
 };
 
+/// Activations held of each part of a placed stage.
+struct HeldActivations {
+  int whole = 1;
+  int after_input = 0;  ///< what is left of them between I and W
+};
+
 /// What a placed stage does to its rank.
 struct StagePlace {
   int rank = 0;
-  int in_flight = 1;    ///< activations held at once, of each of its parts,
-  int after_input = 0;  ///< and of those at most so many between I and W
+  /// At each of the rank's fullest moments, which are the same of all its stages.
+  std::vector<HeldActivations> held{{}};
   int weight_versions = 1;
   int gradient_buffers = 1;
   int forward_slots = 0;   ///< messages held for it from the stage before,
@@ -44,10 +53,12 @@ struct PartitionSetting {
   std::vector<StagePlace> places;  ///< streams · stages, as Schedule::placement
   Bandwidth bandwidth;             ///< between two stages
   Bytes memory_limit = 0;          ///< of a rank; 0: none
+  /// Messages held for a rank, whose stages share lanes: what counts where messages are alike.
+  std::vector<int> rank_slots;
 };
 
-/// As a lowered schedule places and holds them. Of several stages on a rank the greatest numbers of
-/// activations are added, as if they were reached together.
+/// As a lowered schedule places and holds them: HeldMemory. Where a rank has more than 64 fullest
+/// moments, the greatest numbers of each stage are taken to be reached together.
 PartitionSetting PartitionSettingOf(const Program& program, Bandwidth bandwidth,
                                     Bytes memory_limit);
 

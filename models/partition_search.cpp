@@ -1,6 +1,7 @@
 // The search for ranks of several stages. A rank's time is then a sum over slices far apart, so
 // that no table over (stage, first part) holds what matters; instead beginnings of a split are
 // kept, each with the times of its ranks, and those dropped that another one is never worse than.
+#include <functional>
 #include <limits>
 #include <optional>
 
@@ -21,16 +22,24 @@ constexpr int64_t kMostBeginnings = 30'000;
 /// The first stages of a split, up to part `last`.
 struct Beginning {
   int last = 0;
-  int before = -1;            ///< the beginning without the last of its stages
-  std::vector<int64_t> time;  ///< per rank; 0 once it gets nothing more
-  std::vector<int64_t> memory;
-  Wide squares = 0;  ///< of its stages' times, added
+  int before = -1;                 ///< the beginning without the last of its stages
+  std::vector<int64_t> time;       ///< per rank; 0 once it gets nothing more
+  std::vector<RankMemory> memory;  ///< per rank; empty: there is no limit
+  Wide squares = 0;                ///< of its stages' times, added
 
   bool NeverWorseThan(const Beginning& other) const {
     for (size_t rank = 0; rank < time.size(); ++rank) {
-      if (time[rank] > other.time[rank] || memory[rank] > other.memory[rank]) return false;
+      if (time[rank] > other.time[rank]) return false;
+    }
+    for (size_t rank = 0; rank < memory.size(); ++rank) {
+      if (!memory[rank].NeverMoreThan(other.memory[rank])) return false;
     }
     return true;
+  }
+  Bytes Fullest() const {
+    Bytes most = 0;
+    for (const RankMemory& rank : memory) most = std::max(most, rank.Peak());
+    return most;
   }
 };
 
@@ -38,6 +47,10 @@ struct Answer {
   std::vector<LayerRange> stages;  ///< empty: none found
   bool complete = true;            ///< nothing was left out of the search
 };
+
+auto Fullest(const Partition& partition) {
+  return std::max_element(partition.rank_memory.begin(), partition.rank_memory.end());
+}
 
 class Search {
  public:
@@ -60,29 +73,36 @@ class Search {
   }
 
   Partition Solve() {
-    const Bytes limit =
-        load_.setting().memory_limit > 0 ? load_.setting().memory_limit : kUnlimited;
-    std::optional<Partition> best = Even(limit);
-    if (!best) best = Polished(Find(kUnlimited, limit).stages, limit);
-    if (!best) FailForMemory();
-    best = Polished(best->stages, limit);
+    const Bytes limit = load_.setting().memory_limit;
+    const Partition fastest = Solve(*Even(kUnlimited), kUnlimited);
+    if (limit == 0 || *Fullest(fastest) <= limit) return fastest;
+    std::optional<Partition> first = Even(limit);
+    if (!first) first = Assessed(Find(kUnlimited, limit).stages, limit);
+    if (!first) first = Assessed(Leanest().stages, limit);
+    if (!first) FailForMemory();
+    return Solve(*std::move(first), limit);
+  }
+
+ private:
+  /// From one that fits.
+  Partition Solve(Partition first, Bytes limit) const {
+    Partition best = *Polished(std::move(first.stages), limit);
     bool proven = true;
     int64_t beaten = LowerBound() - 1;  // no split is as good as this
-    while (best->bottleneck.count() - beaten > 1) {
-      const int64_t wanted = beaten + (best->bottleneck.count() - beaten) / 2;
+    while (best.bottleneck.count() - beaten > 1) {
+      const int64_t wanted = beaten + (best.bottleneck.count() - beaten) / 2;
       const Answer answer = Find(wanted, limit);
       if (const auto found = Polished(answer.stages, limit)) {
-        best = found;
+        best = *found;
       } else {
         beaten = wanted;
         proven = proven && answer.complete;
       }
     }
-    best->proven = proven;
-    return *best;
+    best.proven = proven;
+    return best;
   }
 
- private:
   int64_t streams() const { return static_cast<int64_t>(load_.PlacesOf(0).size()); }
 
   int64_t LowerBound() const {
@@ -142,8 +162,11 @@ class Search {
   Answer Find(int64_t time_limit, Bytes memory_limit) const {
     Answer answer;
     std::vector<std::vector<Beginning>> kept(static_cast<size_t>(load_.stages()) + 1);
-    const auto ranks = static_cast<size_t>(load_.setting().ranks);
-    kept[0].push_back({0, -1, std::vector<int64_t>(ranks), std::vector<int64_t>(ranks), 0});
+    Beginning none{0, -1, std::vector<int64_t>(static_cast<size_t>(load_.setting().ranks)), {}, 0};
+    for (int rank = 0; memory_limit != kUnlimited && rank < load_.setting().ranks; ++rank) {
+      none.memory.emplace_back(load_, rank);
+    }
+    kept[0].push_back(std::move(none));
     int64_t beginnings = 0;
     for (int stage = 0; stage < load_.stages(); ++stage) {
       const std::vector<Beginning>& from = kept[static_cast<size_t>(stage)];
@@ -166,9 +189,10 @@ class Search {
     for (size_t stage = kept.size() - 1; stage > 0; --stage) {
       const Beginning& own = kept[stage][static_cast<size_t>(at)];
       const Beginning& before = kept[stage - 1][static_cast<size_t>(own.before)];
-      answer.stages.insert(answer.stages.begin(), {before.last, own.last});
+      answer.stages.push_back({before.last, own.last});
       at = own.before;
     }
+    std::reverse(answer.stages.begin(), answer.stages.end());
     return answer;
   }
 
@@ -185,9 +209,10 @@ class Search {
       for (const StagePlace* place : load_.PlacesOf(stage)) {
         const auto rank = static_cast<size_t>(place->rank);
         own.time[rank] += load_.Time(from.last, last);
-        own.memory[rank] += load_.Memory(*place, from.last, last);
         in_time = in_time && own.time[rank] <= time_limit;
-        fits = fits && own.memory[rank] <= memory_limit;
+        if (own.memory.empty()) continue;
+        own.memory[rank].Add(load_, *place, from.last, last);
+        fits = fits && own.memory[rank].Peak() <= memory_limit;
       }
       if (!in_time) return;  // and more so with more parts
       if (!fits || !RestCanFit(own, stage, time_limit)) continue;
@@ -221,50 +246,65 @@ class Search {
     for (const StagePlace* place : load_.PlacesOf(stage)) {
       const auto rank = static_cast<size_t>(place->rank);
       if (last_stage_[rank] != stage) continue;
-      own.time[rank] = own.memory[rank] = 0;
+      own.time[rank] = 0;
+      if (!own.memory.empty()) own.memory[rank].Forget();
     }
   }
 
-  /// Of beginnings that end alike, the flattest that no flatter one is never worse than. False if
-  /// others are left out.
+  /// Of beginnings that end alike, the flattest and the leanest that no such one is never worse
+  /// than. False if others are left out.
   static bool Prune(std::vector<Beginning>& alike) {
-    std::vector<std::pair<Wide, size_t>> order;
-    for (size_t i = 0; i < alike.size(); ++i) order.emplace_back(alike[i].squares, i);
-    std::sort(order.begin(), order.end());
     std::vector<Beginning> kept;
     bool complete = true;
-    for (const auto& [squares, i] : order) {
-      const bool needless = std::any_of(
-          kept.begin(), kept.end(),
-          [&, index = i](const Beginning& other) { return other.NeverWorseThan(alike[index]); });
-      if (needless) continue;
-      if (kept.size() == kMostAlike) {
-        complete = false;
-        break;
+    const auto keep = [&](const auto& key) {
+      std::vector<std::pair<Wide, size_t>> order;
+      for (size_t i = 0; i < alike.size(); ++i) order.emplace_back(key(alike[i]), i);
+      std::sort(order.begin(), order.end());
+      const size_t before = kept.size();
+      for (const auto& [rank, i] : order) {
+        const bool needless = std::any_of(
+            kept.begin(), kept.end(),
+            [&, index = i](const Beginning& other) { return other.NeverWorseThan(alike[index]); });
+        if (needless) continue;
+        if (kept.size() == before + kMostAlike) return false;
+        kept.push_back(alike[i]);
       }
-      kept.push_back(std::move(alike[i]));
+      return true;
+    };
+    complete = keep([](const Beginning& own) { return own.squares; });
+    if (!complete && !alike.front().memory.empty()) {
+      keep([](const Beginning& own) { return static_cast<Wide>(own.Fullest()); });
     }
     alike = std::move(kept);
     return complete;
   }
 
-  /// By how much a split misses that cannot be made leaner by moving single cuts.
-  [[noreturn]] void FailForMemory() const {
-    const auto fullest = [](const Partition& partition) {
-      return std::max_element(partition.rank_memory.begin(), partition.rank_memory.end());
-    };
+  static auto MemoryOrder(const Partition& partition) {
+    std::vector<Bytes> memory = partition.rank_memory;
+    std::sort(memory.begin(), memory.end(), std::greater<>());
+    return memory;
+  }
+
+  /// What cannot be made leaner by moving single cuts.
+  Partition Leanest() const {
     Partition lean = *Even(kUnlimited);
     for (bool better = true; better;) {
       better = false;
       ForEachMove(lean.stages, [&](std::vector<LayerRange> moved) {
         Partition other = AssessPartition(parts_, std::move(moved), load_.setting());
-        if (*fullest(other) >= *fullest(lean)) return false;
+        if (MemoryOrder(other) >= MemoryOrder(lean)) return false;
         lean = std::move(other);
         return better = true;
       });
     }
+    return lean;
+  }
+
+  [[noreturn]] void FailForMemory() const {
+    const Partition lean = Leanest();
+    const auto fullest = Fullest(lean);
     FailLeanest(load_.setting(), "no split was found that fits: the leanest",
-                static_cast<int>(fullest(lean) - lean.rank_memory.begin()), *fullest(lean));
+                static_cast<int>(fullest - lean.rank_memory.begin()), *fullest);
   }
 
   /// Every split that differs by one part at one cut, until `take` takes one.

@@ -51,6 +51,15 @@ MemorySizes StageSizes(const std::vector<NetworkPart>& parts,
                       .optimizer = sum(&StageMemory::optimizer),
                       .activation = sum(&StageMemory::activation),
                       .freed_at_input = sum(&StageMemory::freed_at_input)};
+    int blocks = 0;
+    for (int i = stages[s].first; i < stages[s].last; ++i) {
+      const NetworkPart& part = parts[static_cast<size_t>(i)];
+      stage.workspace = std::max(stage.workspace, part.memory.workspace);
+      blocks += part.blocks;
+    }
+    stage.workspace +=
+        Sum(parts, stages[s], [](const NetworkPart& part) { return part.gathered; }) /
+        std::max(1, blocks);
     if (s > 0) stage.message = messages[s - 1];
     if (s < messages.size()) stage.message = std::max(stage.message, messages[s]);
     sizes.stages.push_back(stage);

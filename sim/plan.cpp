@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <tuple>
 
 #include "models/error.h"
@@ -62,6 +63,37 @@ auto MakeAll(const Points& points, int threads, const KeyOf& key_of, const Make&
   ForEachInParallel(entries.size(), threads,
                     [&](size_t i) { *entries[i].second = make(*entries[i].first, *firsts[i]); });
   return made;
+}
+
+bool AreEqual(const Schedule& a, const Schedule& b) {
+  return a.ranks == b.ranks && a.stages == b.stages && a.streams == b.streams &&
+         a.microbatches == b.microbatches && a.policy == b.policy && a.placement == b.placement &&
+         a.body == b.body && a.groups.size() == b.groups.size();
+}
+
+/// Leaves out what lays out the same run as a point before it: two schedules may be one.
+void RemoveEqual(std::vector<PlanPoint>& points) {
+  std::map<const PlannedProgram*, const PlannedProgram*> same;  // the first that is equal
+  std::map<std::tuple<int, int, int>, std::vector<const PlannedProgram*>> distinct;
+  std::set<std::tuple<decltype(EstimateKeyOf(RunLayout{})), int, const PlannedProgram*>> seen;
+  std::erase_if(points, [&](const PlanPoint& point) {
+    if (!point.program) return false;
+    const auto [entry, fresh] = same.try_emplace(point.program.get(), point.program.get());
+    if (fresh) {
+      const Schedule& own = point.program->program().schedule();
+      auto& alike = distinct[{own.ranks, own.stages, own.microbatches}];
+      const auto found = std::find_if(alike.begin(), alike.end(), [&](const PlannedProgram* other) {
+        return AreEqual(other->program().schedule(), own);
+      });
+      if (found == alike.end()) {
+        alike.push_back(point.program.get());
+      } else {
+        entry->second = *found;
+      }
+    }
+    const RunLayout& layout = point.candidate.layout;
+    return !seen.emplace(EstimateKeyOf(layout), layout.microbatches, entry->second).second;
+  });
 }
 
 struct Estimated {
@@ -232,6 +264,7 @@ std::vector<PlanPoint> AssessCandidates(const std::vector<Candidate>& candidates
     }
     points.push_back(std::move(point));
   }
+  RemoveEqual(points);
   const auto estimates = MakeAll<Estimated>(
       points, threads, [](const PlanPoint& point) { return EstimateKeyOf(point.candidate.layout); },
       [&](const auto&, const PlanPoint& point) -> Estimated {
@@ -277,6 +310,23 @@ std::vector<size_t> Ranking(const std::vector<PlanPoint>& points, const StepTime
     return key(a) < key(b);
   });
   return order;
+}
+
+std::optional<size_t> PlaceOf(size_t point, const std::vector<PlanPoint>& points,
+                              const PlanQuestion& question, const StepTimes& times) {
+  if (!times[point]) return std::nullopt;
+  size_t before = 0;
+  for (const size_t other : Ranking(points, times)) {
+    if (other == point) break;
+    ++before;
+  }
+  for (size_t other = 0; other < points.size(); ++other) {
+    if (!times[other] && Fits(points[other], question) &&
+        points[other].least_time <= *times[point]) {
+      return std::nullopt;
+    }
+  }
+  return before;
 }
 
 std::vector<size_t> ParetoFront(const std::vector<PlanPoint>& points, const StepTimes& times) {

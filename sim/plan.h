@@ -30,7 +30,8 @@ struct PlanPoint {
 /// Throws Error for a layout that does not fit the network. Called on several threads.
 using Estimator = std::function<Estimate(const RunLayout&)>;
 
-/// In the order of the candidates. Every program and every estimate is made once.
+/// In the order of the candidates; of several that come to the same run, as two schedules may of
+/// some sizes, the first. Every program and every estimate is made once.
 std::vector<PlanPoint> AssessCandidates(const std::vector<Candidate>& candidates,
                                         const Estimator& estimator, int threads);
 
@@ -57,8 +58,12 @@ std::vector<size_t> PointsToSimulate(const std::vector<PlanPoint>& points,
 
 /// By step time, then memory, then delay, then order: all that were simulated.
 std::vector<size_t> Ranking(const std::vector<PlanPoint>& points, const StepTimes& times);
-/// Of those, in that order: none of the others is as good in step time, memory and gradient delay
-/// and better in one.
+/// How many are before a point that was simulated among all that fit; nothing where one that was
+/// not simulated could be before it.
+std::optional<size_t> PlaceOf(size_t point, const std::vector<PlanPoint>& points,
+                              const PlanQuestion& question, const StepTimes& times);
+/// Of the simulated, in the ranking's order: none of the others is as good in step time, memory and
+/// gradient delay and better in one.
 std::vector<size_t> ParetoFront(const std::vector<PlanPoint>& points, const StepTimes& times);
 
 }  // namespace pipelag

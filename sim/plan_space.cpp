@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "models/schedule/generators.h"
+#include "sim/estimated_run.h"
 
 namespace pipelag {
 namespace {
@@ -62,6 +63,7 @@ class Enumeration {
           layout.sharding.tensor = tensor;
           layout.sharding.context = context;
           layout.sharding.sequence_parallel = space_.sequence_parallel && tensor > 1;
+          if (space_.fixed.sharding.expert_tensor == 0) layout.sharding.expert_tensor = tensor;
           layout.pipeline = pipeline;
           layout.data = left / pipeline;
           AddShapes(layout);
@@ -92,6 +94,7 @@ class Enumeration {
       for (const int shards : space_.shard_states) {
         layout.shard_states = shards;
         AddSchedules(layout);
+        if (!ReducesGradients(layout)) break;  // no copies to shard anything over
       }
     }
   }
@@ -145,6 +148,14 @@ std::string WhyNothingDivides(const PlanSpace& space) {
         space.gpus, fmt::join(space.tensor, ","), fmt::join(space.context, ","),
         space.pipeline.empty() ? "sizes" : fmt::format("{}", fmt::join(space.pipeline, ",")),
         space.layers);
+  }
+  PlanSpace whole = space;
+  whole.chunks = {1};
+  whole.schedules = {"1f1b"};
+  if (!EnumerateCandidates(whole).empty()) {
+    return fmt::format(
+        "none of the schedules {} takes {} stages on a rank, with {} blocks to share",
+        fmt::join(space.schedules, ", "), fmt::join(space.chunks, " or "), space.layers);
   }
   return fmt::format(
       "a batch of {} sequences cannot be shared out over {} GPUs: no number of copies that is "

@@ -14,7 +14,7 @@ struct PlanSpace {
   int gpus = 1;       ///< all of them are used
   int64_t batch = 1;  ///< sequences per step
   int layers = 1;     ///< blocks of the network: a stage has one at least
-  RunLayout fixed;    ///< whatever does not vary
+  RunLayout fixed;    ///< whatever does not vary; experts cut in 0 parts are cut as `tensor` says
   std::vector<int> tensor{1};
   std::vector<int> context{1};
   std::vector<int> expert{1};
@@ -34,9 +34,9 @@ struct Candidate {
   bool operator==(const Candidate& other) const;
 };
 
-/// In a fixed order, no two alike. With one pipeline rank all schedules are one: the first stands
-/// for all. Several chunks only where the schedule takes them, and no single ones where it has
-/// several of its own accord. Empty if nothing divides.
+/// In a fixed order, no two alike. With one pipeline rank all schedules are one, and without
+/// copies all of `shard_states`: the first stands for all. Several chunks only where the schedule
+/// takes them, and no single ones where it has several of its own accord. Empty if nothing divides.
 std::vector<Candidate> EnumerateCandidates(const PlanSpace& space);
 
 /// Why there is none, where there is none: the sentence names the numbers that do not divide.

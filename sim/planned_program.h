@@ -3,8 +3,8 @@
 #pragma once
 
 #include "models/costs.h"
+#include "models/held_memory.h"
 #include "models/schedule/program.h"
-#include "sim/held_memory.h"
 
 namespace pipelag {
 

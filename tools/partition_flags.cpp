@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "models/cost/network_parts.h"
+#include "models/cost/network_split.h"
 #include "models/profile.h"
 #include "tools/model_flags.h"
 #include "tools/table.h"
@@ -59,13 +59,6 @@ std::vector<int> CountsByHand(const Arguments& arguments, int stages) {
   return counts;
 }
 
-/// What is left of a limit beside the largest workspace, which stages of a rank share.
-Bytes LessWorkspace(Bytes limit, const std::vector<NetworkPart>& parts) {
-  Bytes largest = 0;
-  for (const NetworkPart& part : parts) largest = std::max(largest, part.memory.workspace);
-  return limit == 0 ? 0 : std::max<Bytes>(1, limit - largest);
-}
-
 }  // namespace
 
 std::vector<Flag> PartitionFlags() {
@@ -96,19 +89,20 @@ bool HasLayers(const Arguments& arguments) {
 }
 
 std::optional<Stages> ModelledStagesOf(const Arguments& arguments, const Program& program) {
-  if (SplitKindOf(arguments) != SplitKind::kAuto) return std::nullopt;
   const std::optional<ModelledRun> run = ModelledRunOf(arguments);
   if (!run) return std::nullopt;
   const Schedule& schedule = program.schedule();
-  RunLayout layout = LaidOver(*run, schedule.ranks, schedule.stages, schedule.microbatches);
-  layout.chunks = 1;  // links are the same, and a block for every stage is not needed
-  const Estimate even = EstimateRun(run->model, run->machine, layout, run->efficiency);
-  Bytes memory = even.memory.device;
+  const RunLayout layout = LaidOver(*run, schedule.ranks, schedule.stages, schedule.microbatches);
+  Bytes memory = run->machine.accelerator.memory;
   if (arguments.Has("device-memory")) memory = arguments.Size("device-memory");
-  Stages stages =
-      SplitByFlags(arguments, PartsOfNetwork(run->model, run->machine, layout, run->efficiency),
-                   program, even.costs.p2p_bandwidth, memory);
-  stages.counts = SplitOfBlocks(stages.partition.stages);
+  Stages stages;
+  stages.kind = SplitKindOf(arguments);
+  NetworkSplit split =
+      stages.kind == SplitKind::kAuto
+          ? BestNetworkSplit(run->model, run->machine, layout, run->efficiency, program, memory)
+          : AssessNetworkSplit(run->model, run->machine, layout, run->efficiency, program);
+  stages.counts = std::move(split.blocks);
+  stages.partition = std::move(split.partition);
   return stages;
 }
 
@@ -117,8 +111,8 @@ Stages SplitByFlags(const Arguments& arguments, std::vector<NetworkPart> parts,
   Stages stages;
   stages.kind = SplitKindOf(arguments);
   const int count = program.schedule().stages;
-  const PartitionSetting setting = PartitionSettingOf(
-      program, bandwidth, LessWorkspace(stages.kind == SplitKind::kAuto ? memory : 0, parts));
+  const PartitionSetting setting =
+      PartitionSettingOf(program, bandwidth, stages.kind == SplitKind::kAuto ? memory : 0);
   if (stages.kind == SplitKind::kAuto) {
     stages.partition = BestPartition(parts, setting);
   } else {

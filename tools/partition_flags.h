@@ -41,8 +41,8 @@ bool HasLayers(const Arguments& arguments);
 /// --device-memory. Nothing if neither is given. Throws Error naming the flag or the file.
 std::optional<Stages> StagesOf(const Arguments& arguments, const Program& program);
 
-/// By --machine and its model with --split auto: the blocks, the embedding and the head with the
-/// times of the model of costs. Nothing with another --split.
+/// By --machine and its model: blocks per stage, and what they come to by the model of costs; no
+/// costs, sizes or parts. Nothing without --machine.
 std::optional<Stages> ModelledStagesOf(const Arguments& arguments, const Program& program);
 
 /// Any layers, by --split; auto within `memory` (0: no limit).

@@ -9,6 +9,7 @@
 
 #include "sim/estimated_run.h"
 #include "tools/flags.h"
+#include "tools/input_digest.h"
 #include "tools/plan_flags.h"
 #include "tools/shared_work.h"
 #include "tools/table.h"
@@ -18,7 +19,7 @@ namespace {
 
 constexpr const char* kResults[] = {"step_time_ns",   "tokens_per_s", "tokens_per_s_per_gpu",
                                     "tflops_per_gpu", "mfu",          "peak_memory_bytes",
-                                    "gradient_delay"};
+                                    "gradient_delay", "command"};
 
 class Plan {
  public:
@@ -89,9 +90,9 @@ class Plan {
         FormatBytes(leanest->memory - task_.memory), FormatBytes(task_.memory)));
   }
 
-  void CheckPattern() const {
+  /// Without one that fits there is no place to be asked for, and a reason in its stead.
+  void CheckPattern() {
     if (pattern_.empty()) return;
-    const std::string place = arguments_.PlaceOf("rank-of");
     const PlanPoint* nearest = nullptr;
     for (const PlanPoint& point : points_) {
       if (!Matches(point.candidate, pattern_)) continue;
@@ -103,15 +104,17 @@ class Plan {
     }
     if (nearest == nullptr) {
       throw Error(fmt::format("{}: there is no such layout of {} GPUs for a batch of {} sequences",
-                              place, task_.space.gpus, task_.space.batch));
+                              arguments_.PlaceOf("rank-of"), task_.space.gpus, task_.space.batch));
     }
-    if (Refused(*nearest)) throw Error(fmt::format("{}: {}", place, nearest->refusal));
-    throw Error(
-        fmt::format("{}: does not fit: the leanest such layout ({}) needs {} on rank {}, "
-                    "{} more than the {} of a GPU",
-                    place, CandidateText(nearest->candidate), FormatBytes(nearest->memory),
-                    nearest->fullest_rank, FormatBytes(nearest->memory - task_.memory),
-                    FormatBytes(task_.memory)));
+    no_place_ = Refused(*nearest)
+                    ? nearest->refusal
+                    : fmt::format(
+                          "does not fit: the leanest such layout ({}) needs {} on rank {}, "
+                          "{} more than the {} of a GPU",
+                          CandidateText(nearest->candidate), FormatBytes(nearest->memory),
+                          nearest->fullest_rank, FormatBytes(nearest->memory - task_.memory),
+                          FormatBytes(task_.memory));
+    question_.ranked = nullptr;
   }
 
   void SetUpWork() {
@@ -120,7 +123,14 @@ class Plan {
     }
     for (const auto& [name, value] : task_.fixed) work_.columns.push_back({name, false});
     work_.keys = work_.columns.size();
-    for (const char* name : kResults) work_.columns.push_back({name, true});
+    for (const char* name : kResults) {
+      work_.columns.push_back({name, std::string_view(name) != "command"});
+    }
+    work_.columns.push_back({kInputsColumn, false});
+    Fingerprint print;
+    InputDigest inputs;
+    for (const auto& [name, value] : task_.fixed) inputs.Add(value, print);
+    work_.inputs.assign(chosen_.size(), print.Text());
     for (const size_t i : chosen_) {
       Row key;
       for (const auto& [name, value] : VaryingOf(points_[i].candidate)) key.push_back(value);
@@ -139,7 +149,8 @@ class Plan {
                  NumberText(run.tflops_per_gpu),
                  NumberText(run.mfu),
                  fmt::format("{}", point.memory),
-                 fmt::format("{}", point.gradient_delay)};
+                 fmt::format("{}", point.gradient_delay),
+                 SimulateCommandOf(task_, point.candidate)};
     };
   }
 
@@ -165,6 +176,7 @@ class Plan {
   const Arguments& arguments_;
   PlanTask task_;
   LayoutPattern pattern_;
+  std::string no_place_;  ///< why the pattern has none
   PlanQuestion question_;
   SharedWork work_;
   std::vector<PlanPoint> points_;
@@ -191,8 +203,8 @@ std::string Plan::TableOf(const std::vector<size_t>& points, bool numbered) cons
   for (const size_t i : points) {
     std::vector<std::string> line;
     if (numbered) {
-      const auto place = std::find(ranking_.begin(), ranking_.end(), i) - ranking_.begin();
-      line.push_back(fmt::format("{}", place + 1));
+      const std::optional<size_t> place = PlaceOf(i, points_, question_, times_);
+      line.push_back(place ? fmt::format("{}", *place + 1) : "");
     }
     for (const auto& [name, value] : VaryingOf(points_[i].candidate)) {
       if (shown(name)) line.push_back(value);
@@ -209,6 +221,7 @@ std::string Plan::TableOf(const std::vector<size_t>& points, bool numbered) cons
 std::string Plan::Text() const {
   const size_t refused = CountOf(&Plan::Refused);
   const size_t fitting = CountOf(&Plan::Fits);
+  const size_t shown = std::min(front_.size(), question_.top);
   std::string text = fmt::format(
       "{} on {} {} of {} ({} GPUs), {} sequences of {} tokens a step\n"
       "{} layouts: {} have sizes that do not go together, {} need more than {}, {} are beaten by "
@@ -221,8 +234,12 @@ std::string Plan::Text() const {
   text += TableOf(Best(), true) +
           "\nfront of step time, memory and gradient delay (none of them is better in one and as "
           "good in the others):\n" +
-          TableOf(front_, true);
-  if (!pattern_.empty()) {
+          TableOf({front_.begin(), front_.begin() + static_cast<ptrdiff_t>(shown)}, true);
+  if (shown < front_.size()) {
+    text += fmt::format("({} more: --top {})\n", front_.size() - shown, front_.size());
+  }
+  if (!no_place_.empty()) text += fmt::format("\nasked for: {}\n", no_place_);
+  if (!pattern_.empty() && no_place_.empty()) {
     const size_t place = PlaceOfPattern();
     const size_t point = ranking_[place];
     const auto best = static_cast<double>(times_[ranking_[0]]->count());
@@ -251,6 +268,9 @@ nlohmann::ordered_json Plan::JsonOf(size_t point) const {
   json["mfu"] = run.mfu;
   json["peak_memory_bytes"] = points_[point].memory;
   json["gradient_delay"] = points_[point].gradient_delay;
+  const std::optional<size_t> place = PlaceOf(point, points_, question_, times_);
+  json["place"] = place ? nlohmann::ordered_json(*place + 1) : nlohmann::ordered_json();
+  json["command"] = SimulateCommandOf(task_, points_[point].candidate);
   return json;
 }
 
@@ -271,7 +291,9 @@ nlohmann::ordered_json Plan::Json() const {
   };
   json["best"] = list(Best());
   json["pareto"] = list(front_);
-  if (!pattern_.empty()) {
+  if (!no_place_.empty()) {
+    json["rank_of"] = {{"place", nullptr}, {"reason", no_place_}};
+  } else if (!pattern_.empty()) {
     const size_t place = PlaceOfPattern();
     json["rank_of"] = JsonOf(ranking_[place]);
     json["rank_of"]["place"] = place + 1;
@@ -312,7 +334,7 @@ Subcommand PlanCommand() {
       .flags = Concatenate(
           {PlanFixedFlags(),
            PlanSpaceFlags(),
-           {{"top", "COUNT", "so many of the fastest are shown (default: 10)"},
+           {{"top", "COUNT", "so many of the fastest, and of the front, are shown (default: 10)"},
             {"rank-of", "NAME=VALUE[,...]",
              "shows the place of the best layout with these values, as tensor=8,ranks=16"}},
            SharedWorkFlags("layouts"),

@@ -7,6 +7,7 @@
 
 #include "models/names.h"
 #include "models/schedule/generators.h"
+#include "sim/estimated_run.h"
 #include "tools/flags.h"
 #include "tools/shape_flags.h"
 
@@ -59,6 +60,10 @@ std::vector<int> PositivesOr(const Arguments& arguments, const char* flag,
     }
   }
   return values;
+}
+
+void CheckZero(int64_t stage, const std::string& place) {
+  if (stage > 3) throw Error(fmt::format("{}: there is no ZeRO stage {}: 0 to 3", place, stage));
 }
 
 Recompute RecomputeOf(const std::string& name, const std::string& place) {
@@ -139,6 +144,36 @@ std::vector<int> ExpertsOr(const Transformer& model) {
   return sizes;
 }
 
+std::vector<int> ZeroStagesOf(const Arguments& arguments) {
+  if (!arguments.Has("zero")) return {1, 3};
+  std::vector<int> stages = arguments.SmallNumbers("zero");
+  for (const int stage : stages) CheckZero(stage, arguments.PlaceOf("zero"));
+  return stages;
+}
+
+/// What would say nothing here, and seem to.
+void RefuseWithoutUse(const Arguments& arguments, const Transformer& model) {
+  for (const char* flag : {"hidden", "heads", "key-value-heads", "ffn", "vocabulary"}) {
+    if (arguments.Has("model") && arguments.Has(flag) &&
+        arguments.PlaceOf(flag).starts_with("--")) {
+      throw Error(fmt::format("--{}: --model has its own", flag));
+    }
+  }
+  for (const char* flag : {"microbatches", "data"}) {
+    if (!arguments.Has(flag)) continue;
+    throw Error(fmt::format("{}: follows from the GPUs and --batch: leave it out of a plan",
+                            arguments.PlaceOf(flag)));
+  }
+  const bool experts = std::any_of(model.blocks.begin(), model.blocks.end(),
+                                   [](const Block& block) { return block.experts.routed > 0; });
+  if (experts || !arguments.Has("expert")) return;
+  for (const int size : arguments.SmallNumbers("expert")) {
+    if (size <= 1) continue;
+    throw Error(fmt::format("{}: {} has no routed experts to spread over {}",
+                            arguments.PlaceOf("expert"), model.name, size));
+  }
+}
+
 /// The value of one name of a pattern joins the list.
 void Join(const std::string& name, const std::string& value, const std::string& place,
           PlanSpace& space) {
@@ -158,6 +193,7 @@ void Join(const std::string& name, const std::string& value, const std::string& 
   if (number < (name == "zero" ? 0 : 1) || number > 1'000'000) {
     throw Error(fmt::format("{}: '{}' is not a value of {}", place, value, name));
   }
+  if (name == "zero") CheckZero(number, place);
   const auto count = static_cast<int>(number);
   if (name == "tensor") add(space.tensor, count);
   if (name == "context") add(space.context, count);
@@ -213,6 +249,8 @@ PlanTask PlanTaskOf(const Arguments& arguments) {
         name, given.items.empty() ? "" : fmt::format("{}", fmt::join(given.items, ",")));
   }
   task.run = *ModelledRunOf(Arguments(fixed, {}));
+  if (!fixed.contains("expert-tensor")) task.run.layout.sharding.expert_tensor = 0;
+  RefuseWithoutUse(arguments, task.run.model);
   const Machine& machine = task.run.machine;
   PlanSpace& space = task.space;
   constexpr int64_t kMostGpus = 1'000'000;
@@ -234,7 +272,7 @@ PlanTask PlanTaskOf(const Arguments& arguments) {
   space.chunks = PositivesOr(arguments, "chunks", {1, 2, 4, 8});
   space.microbatch = PositivesOr(arguments, "microbatch", {1, 2, 4, 8});
   space.recompute = RecomputesOf(arguments, space.fixed.sharding.flash);
-  space.shard_states = arguments.Has("zero") ? arguments.SmallNumbers("zero") : std::vector{1, 3};
+  space.shard_states = ZeroStagesOf(arguments);
   space.schedules = SchedulesOfPlan(arguments);
   task.memory = arguments.Has("memory") ? arguments.Size("memory") : machine.accelerator.memory;
   return task;
@@ -309,6 +347,9 @@ LayoutPattern PatternOf(const Arguments& arguments, PlanSpace& space) {
 bool Matches(const Candidate& candidate, const LayoutPattern& pattern) {
   const auto varying = VaryingOf(candidate);
   return std::all_of(pattern.begin(), pattern.end(), [&](const auto& wanted) {
+    // One stands for all that are the same.
+    if (wanted.first == "schedule" && candidate.layout.pipeline == 1) return true;
+    if (wanted.first == "zero" && !ReducesGradients(candidate.layout)) return true;
     return std::find(varying.begin(), varying.end(), wanted) != varying.end();
   });
 }

@@ -44,6 +44,7 @@ std::string SimulateCommandOf(const PlanTask& task, const Candidate& candidate);
 using LayoutPattern = std::vector<std::pair<std::string, std::string>>;
 /// By --rank-of; its values join those that are looked at. Throws Error naming the flag.
 LayoutPattern PatternOf(const Arguments& arguments, PlanSpace& space);
+/// With one rank of any schedule, and with no copies of any ZeRO stage: one stands for all.
 bool Matches(const Candidate& candidate, const LayoutPattern& pattern);
 
 }  // namespace pipelag

@@ -70,7 +70,12 @@ Row NamesOf(const std::vector<Column>& columns) {
 
 std::vector<Row> ReadCsvRows(const std::filesystem::path& file,
                              const std::vector<Column>& columns) {
-  auto records = ParseCsv(ReadFile(file));
+  const std::string text = ReadFile(file);
+  if (text.empty() || text.back() != '\n') {
+    throw Error(fmt::format("{}: {}: give another file, or leave out --resume", file.string(),
+                            text.empty() ? "is empty" : "its last line is cut off"));
+  }
+  auto records = ParseCsv(text);
   if (records.empty() || records[0].second != NamesOf(columns)) FailColumns(file, ":1");
   std::vector<Row> rows;
   for (size_t i = 1; i < records.size(); ++i) {

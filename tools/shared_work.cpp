@@ -12,6 +12,7 @@
 
 #include "models/error.h"
 #include "sim/parallel.h"
+#include "tools/input_digest.h"
 #include "tools/progress.h"
 
 namespace pipelag {
@@ -59,11 +60,17 @@ class Share {
       CHECK(work.points[i].size() == work.keys);
       CHECK(index.emplace(work.points[i], i).second);
     }
-    rows_.resize(work.points.size());
-    if (work.resume && fs::exists(work.output)) {
-      for (Row& row : ReadRows(work.output, work.columns)) Take(index, std::move(row), true);
-    }
+    CHECK(work.inputs.size() == work.points.size() && work.columns.back().name == kInputsColumn);
     index_ = std::move(index);
+    rows_.resize(work.points.size());
+    Fingerprint all;
+    for (const Column& column : work.columns) all.Add(column.name);
+    for (size_t i = 0; i < work.points.size(); ++i) {
+      for (const std::string& cell : work.points[i]) all.Add(cell);
+      all.Add(work.inputs[i]);
+    }
+    fingerprint_ = all.Text();
+    if (work.resume && fs::exists(work.output)) TakeAll(work.output, true);
   }
 
   void Compute() {
@@ -83,6 +90,7 @@ class Share {
       Row row = work_.points[i];
       const Row results = work_.evaluate(i);
       row.insert(row.end(), results.begin(), results.end());
+      row.push_back(work_.inputs[i]);
       CHECK(row.size() == work_.columns.size());
       const std::lock_guard lock(mutex_);
       rows_[i] = std::move(row);
@@ -105,18 +113,12 @@ class Share {
       Clock::time_point changed = Clock::now();
       while (!Complete(rank)) {
         const fs::path part = PartOf(rank);
-        if (fs::exists(part)) {
-          for (Row& row : ReadRows(part, work_.columns)) Take(index_, std::move(row), false);
-        }
+        if (fs::exists(part)) TakeAll(part, false);
         const size_t has = CountOf(rank);
         if (has != had) changed = Clock::now();
         had = has;
         if (Complete(rank)) break;
-        if (Clock::now() - changed > work_.deadline) {
-          throw Error(fmt::format(
-              "process 0 waits for process {} of {}, which has written nothing to {} for {}", rank,
-              place_.size, part.string(), FormatDuration(work_.deadline)));
-        }
+        if (Clock::now() - changed > work_.deadline) FailWaiting(rank);
         std::this_thread::sleep_for(kBetweenLooks);
       }
     }
@@ -150,19 +152,79 @@ class Share {
     }
     return true;
   }
-  fs::path PartOf(int rank) const {
+  /// Whose flags or files differ has another name.
+  std::string PartBeginning(int rank) const {
     return (work_.output.empty() ? "pipelag" : work_.output.string()) +
-           fmt::format(".part-{}-of-{}{}", rank, place_.size, place_.job);
+           fmt::format(".part-{}-of-{}{}-", rank, place_.size, place_.job);
+  }
+  fs::path PartOf(int rank) const { return PartBeginning(rank) + fingerprint_; }
+
+  /// What is there already is kept.
+  [[noreturn]] void FailWaiting(int rank) const {
+    if (!work_.output.empty()) Write();
+    const std::string kept = work_.output.empty()
+                                 ? ""
+                                 : fmt::format("; {} rows are in {}, to go on from with --resume",
+                                               Finished().size(), work_.output.string());
+    const fs::path beginning = PartBeginning(rank);
+    const fs::path folder = beginning.has_parent_path() ? beginning.parent_path() : ".";
+    std::error_code ignored;
+    for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+      const std::string name = entry.path().filename().string();
+      if (!name.starts_with(beginning.filename().string()) ||
+          name == PartOf(rank).filename().string()) {
+        continue;
+      }
+      throw Error(fmt::format(
+          "process {} of {} has other flags or files than process 0, or what it left is of another "
+          "run: its rows are in {}{}",
+          rank, place_.size, entry.path().string(), kept));
+    }
+    throw Error(fmt::format(
+        "process 0 waits for process {} of {}, which has written nothing to {} for {}{}", rank,
+        place_.size, PartOf(rank).string(), FormatDuration(work_.deadline), kept));
   }
 
-  void Take(const std::map<Row, size_t>& index, Row row, bool keep_others) {
-    const Row key(row.begin(), row.begin() + static_cast<ptrdiff_t>(work_.keys));
-    const auto found = index.find(key);
-    if (found != index.end()) {
-      rows_[found->second] = std::move(row);
-    } else if (keep_others) {
-      others_.push_back(std::move(row));
+  void TakeAll(const fs::path& file, bool keep_others) {
+    size_t number = 0;
+    for (Row& row : ReadRows(file, work_.columns)) {
+      ++number;
+      const std::string place = fmt::format("{}: row {}", file.string(), number);
+      CheckFigures(row, place);
+      Take(std::move(row), keep_others, place);
     }
+  }
+
+  void CheckFigures(const Row& row, const std::string& place) const {
+    for (size_t i = work_.keys; i < row.size(); ++i) {
+      const Column& column = work_.columns[i];
+      if (!column.number || row[i].empty()) continue;
+      const bool time = column.name.ends_with("_ns");
+      bool can_be = false;
+      try {
+        can_be = time ? ParseInteger(row[i]) > 0 : ParseDecimal(row[i]) >= 0;
+      } catch (const Error&) {
+      }
+      if (can_be) continue;
+      throw Error(fmt::format("{}: '{}' cannot be a {}: take the row out, or leave out --resume",
+                              place, row[i], column.name));
+    }
+  }
+
+  void Take(Row row, bool keep_others, const std::string& place) {
+    const Row key(row.begin(), row.begin() + static_cast<ptrdiff_t>(work_.keys));
+    const auto found = index_.find(key);
+    if (found == index_.end()) {
+      if (keep_others) others_.push_back(std::move(row));
+      return;
+    }
+    if (row.back() != work_.inputs[found->second]) {
+      throw Error(fmt::format(
+          "{}: was computed from other inputs: a file that the flags name has changed since; give "
+          "another file, or leave out --resume",
+          place));
+    }
+    rows_[found->second] = std::move(row);
   }
 
   void Write() const {
@@ -180,6 +242,7 @@ class Share {
   const SharedWork& work_;
   const ProcessPlace& place_;
   std::map<Row, size_t> index_;
+  std::string fingerprint_;               ///< of all points
   std::vector<std::optional<Row>> rows_;  ///< of the points
   std::vector<Row> others_;               ///< of the resumed file
   std::mutex mutex_;
@@ -191,10 +254,15 @@ ProcessPlace ProcessPlaceOf() {
   constexpr std::pair<const char*, const char*> kVariables[] = {
       {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
       {"PMI_RANK", "PMI_SIZE"},
-      {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}};
+      {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"},
+      {"SLURM_PROCID", "SLURM_NTASKS"}};
   constexpr int kMostProcesses = 1'000'000;
   for (const auto& [rank, size] : kVariables) {
     if (std::getenv(rank) == nullptr || std::getenv(size) == nullptr) continue;
+    const bool batch = std::string_view(size) == "SLURM_NTASKS" &&
+                       std::getenv("SLURM_STEP_ID") == nullptr &&
+                       std::string_view(std::getenv(rank)) == "0";
+    if (batch) continue;
     ProcessPlace place;
     place.size = NumberOf(size, 1, kMostProcesses);
     place.rank = NumberOf(rank, 0, place.size - 1);

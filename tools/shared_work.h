@@ -22,14 +22,19 @@ struct ProcessPlace {
   std::string job;  ///< name of what started them, where it has one
 };
 /// By the variables of Open MPI (OMPI_COMM_WORLD_RANK and _SIZE), of PMI (PMI_RANK, PMI_SIZE:
-/// MPICH, Intel MPI) or of srun (SLURM_PROCID, SLURM_STEP_NUM_TASKS); one process without them.
+/// MPICH, Intel MPI) or of srun (SLURM_PROCID and SLURM_STEP_NUM_TASKS, else SLURM_NTASKS within a
+/// step: sbatch sets it too, and starts one process); one process without them.
 /// Throws Error naming a variable that makes no sense.
 ProcessPlace ProcessPlaceOf();
 
+/// The last column of every table of shared work: what a row was computed from beside its flags.
+inline constexpr const char* kInputsColumn = "inputs";
+
 struct SharedWork {
-  std::vector<Column> columns;
+  std::vector<Column> columns;          ///< the last is kInputsColumn
   size_t keys = 0;                      ///< the first columns, which tell what a row is about
   std::vector<Row> points;              ///< key cells, no two alike
+  std::vector<std::string> inputs;      ///< per point
   std::function<Row(size_t)> evaluate;  ///< the other cells; called on several threads
   std::filesystem::path output;         ///< empty: nothing is kept
   bool resume = false;                  ///< rows of `output` are taken as they are
@@ -44,9 +49,12 @@ std::vector<Flag> SharedWorkFlags(std::string_view noun);
 void ReadSharedWork(const Arguments& arguments, SharedWork& work);
 
 /// All rows in the order of the points, then those of a resumed file that no point asks for;
-/// written to `output`. Every process computes each size-th point; the first one waits for the
-/// others' rows in files beside `output`, removes them, and gets the rows; to the others `rows`
-/// stays empty. The result is the same however many processes and threads there are.
+/// written to `output`. A row of a file that was computed from other inputs, or whose figures
+/// cannot be, is an Error that names it. Every process computes each size-th point; the first one
+/// waits for the others' rows in files beside `output`, named by a fingerprint of all points and
+/// inputs, removes them, and gets the rows; to the others `rows` stays empty. If one writes nothing
+/// for the deadline, the rows that are there are kept and the Error says how to go on. The result
+/// is the same however many processes and threads there are.
 std::vector<Row> RunSharedWork(const SharedWork& work, const ProcessPlace& place);
 
 }  // namespace pipelag

@@ -1,7 +1,7 @@
 // From flags to a simulated run.
 #include "tools/simulation.h"
 
-#include "sim/held_memory.h"
+#include "models/held_memory.h"
 #include "tools/memory_flags.h"
 #include "tools/model_flags.h"
 #include "tools/update_flags.h"

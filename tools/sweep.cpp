@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "models/names.h"
+#include "tools/input_digest.h"
 #include "tools/result_rows.h"
 #include "tools/shared_work.h"
 #include "tools/simulation.h"
@@ -43,11 +45,13 @@ std::vector<std::string> RangeOf(const std::string& text, const std::string& pla
   const int64_t by = sign == std::string::npos ? 1 : number(text.substr(sign + 1), times ? 2 : 1);
   if (times && first == 0) number("", 1);
   std::vector<std::string> values;
-  for (int64_t value = first; value <= last && values.size() <= kMostPoints;
-       value = times ? value * by : value + by) {
+  for (int64_t value = first;; value = times ? value * by : value + by) {
+    if (values.size() == kMostPoints) {
+      throw Error(fmt::format("{}: '{}' has more than {} values", place, text, kMostPoints));
+    }
     values.push_back(fmt::format("{}", value));
+    if (times ? value > last / by : value > last - by) return values;
   }
-  return values;
 }
 
 /// "microbatches=8,16..64*2", "forward=1ms,2ms;2ms,2ms".
@@ -65,14 +69,14 @@ Dimension DimensionOf(const std::string& text, const std::string& place,
                             place, dimension.flag, Nearest(dimension.flag, names)));
   }
   const std::string values = text.substr(equals + 1);
+  std::set<std::string> seen;
   const char separator = values.find(';') == std::string::npos ? ',' : ';';
   for (size_t begin = 0; begin <= values.size();) {
     const size_t end = std::min(values.size(), values.find(separator, begin));
     const std::string value = values.substr(begin, end - begin);
     if (value.empty()) throw Error(fmt::format("{}: '{}' has an empty value", place, text));
     for (std::string& one : RangeOf(value, place)) {
-      if (std::find(dimension.values.begin(), dimension.values.end(), one) !=
-          dimension.values.end()) {
+      if (!seen.insert(one).second) {
         throw Error(fmt::format("{}: '{}' has the value {} twice", place, text, one));
       }
       dimension.values.push_back(std::move(one));
@@ -132,8 +136,11 @@ class Sweep {
           "gradient_delay", "weight_versions"}) {
       columns_.push_back({name, true});
     }
-    for (const char* name : {"fits", "split", "error"}) columns_.push_back({name, false});
+    for (const char* name : {"fits", "layers_per_stage", "error", kInputsColumn}) {
+      columns_.push_back({name, false});
+    }
     AddPoints();
+    for (size_t i = 0; i < columns_.size(); ++i) CHECK(CellOf(columns_[i].name) == i);
   }
 
   SharedWork Work() const {
@@ -141,6 +148,12 @@ class Sweep {
     work.columns = columns_;
     work.keys = keys_;
     work.points = points_;
+    InputDigest inputs;
+    for (const Row& point : points_) {
+      Fingerprint print;
+      for (const std::string& value : point) inputs.Add(value, print);
+      work.inputs.push_back(print.Text());
+    }
     work.evaluate = [this](size_t point) { return Evaluate(point); };
     work.noun = "points";
     ReadSharedWork(arguments_, work);
@@ -154,6 +167,7 @@ class Sweep {
     return static_cast<size_t>(found - columns_.begin());
   }
   const std::vector<Dimension>& dimensions() const { return dimensions_; }
+  size_t points() const { return points_.size(); }
 
  private:
   const Flag& FlagOf(const std::string& name) const {
@@ -202,7 +216,7 @@ class Sweep {
   }
 
   Row Evaluate(size_t point) const {
-    Row results(columns_.size() - keys_);
+    Row results(columns_.size() - keys_ - 1);  // all but the inputs
     try {
       Arguments arguments = arguments_;
       for (size_t d = 0; d < dimensions_.size(); ++d) {
@@ -258,7 +272,7 @@ class Sweep {
     whole("gradient_delay", greatest.gradient_delay);
     whole("weight_versions", greatest.weight_versions);
     if (!run.stages) return;
-    set("split", fmt::format("{}", fmt::join(run.stages->counts, ",")));
+    set("layers_per_stage", fmt::format("{}", fmt::join(run.stages->counts, ",")));
   }
 
   const Arguments& arguments_;
@@ -304,6 +318,20 @@ std::string TextOf(const Sweep& sweep, const std::vector<Row>& rows) {
   return FormatTable(table) + (reasons.empty() ? "" : "\nnot simulated:\n" + reasons);
 }
 
+/// What the flags alone make impossible is no result.
+void FailIfNothingRan(const Sweep& sweep, const std::vector<Row>& rows) {
+  const size_t error = sweep.CellOf("error");
+  const auto end = rows.begin() + static_cast<ptrdiff_t>(sweep.points());
+  const auto failed = [&](const Row& row) { return !row[error].empty(); };
+  if (!std::all_of(rows.begin(), end, failed)) return;
+  const std::string& first = rows.front()[error];
+  const bool alike =
+      std::all_of(rows.begin(), end, [&](const Row& row) { return row[error] == first; });
+  if (alike) throw Error(first);
+  throw Error(fmt::format("none of the {} points can be simulated; of the first: {}",
+                          sweep.points(), first));
+}
+
 int Run(const Arguments& arguments) {
   constexpr std::string_view kFormats[] = {"text", "json", "csv"};
   const std::string format =
@@ -312,6 +340,7 @@ int Run(const Arguments& arguments) {
   const Sweep sweep(arguments);
   const std::vector<Row> rows = RunSharedWork(sweep.Work(), place);
   if (place.rank > 0) return 0;
+  FailIfNothingRan(sweep, rows);
   if (format == "json") {
     fmt::print("{}", RowsJson(sweep.columns(), rows));
   } else if (format == "csv") {

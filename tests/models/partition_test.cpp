@@ -216,8 +216,7 @@ TEST(Partition, SaysByHowMuchTheLeanestMisses) {
     PartitionSetting setting = SettingOf(schedule, 2, chunks, 150);
     for (StagePlace& place : setting.places) {
       place = {.rank = place.rank,
-               .in_flight = 0,
-               .after_input = 0,
+               .held = {{0, 0}},
                .weight_versions = 1,
                .gradient_buffers = 0};
     }

@@ -244,6 +244,38 @@ TEST(Plan, IsTheSameOnAnyNumberOfThreads) {
   }
 }
 
+/// Two schedules, or two ways to shard what has no copies, may be one run: no two points have all
+/// of body, layout and estimate in common.
+TEST(Plan, LooksAtOneOfEquals) {
+  PlanSpace space = SmallSpace();
+  space.schedules = {"1f1b", "eager-1f1b", "zb-h1", "zb-h2", "interleaved-1f1b", "2bw"};
+  space.shard_states = {1, 3};
+  space.chunks = {1, 2, 4};
+  const std::vector<Candidate> candidates = EnumerateCandidates(space);
+  const std::vector<PlanPoint> points = AssessCandidates(candidates, SmallCosts, 2);
+  EXPECT_LE(points.size(), candidates.size());
+  int laid_out = 0;
+  for (size_t i = 0; i < points.size(); ++i) {
+    const RunLayout& own = points[i].candidate.layout;
+    if (own.data == 1) {
+      EXPECT_EQ(own.shard_states, 1);
+    }
+    if (!points[i].refusal.empty()) continue;
+    ++laid_out;
+    for (size_t j = 0; j < i; ++j) {
+      if (!points[j].refusal.empty()) continue;
+      RunLayout other = points[j].candidate.layout;
+      const bool same_layout = Candidate{own, ""} == Candidate{other, ""} &&
+                               points[i].program->program().schedule().body ==
+                                   points[j].program->program().schedule().body &&
+                               points[i].program->program().schedule().policy ==
+                                   points[j].program->program().schedule().policy;
+      EXPECT_FALSE(same_layout) << points[i].candidate.schedule << points[j].candidate.schedule;
+    }
+  }
+  EXPECT_GT(laid_out, 100);
+}
+
 TEST(Plan, LooksAtEveryLayoutOnce) {
   const PlanSpace space = SmallSpace();
   const std::vector<Candidate> candidates = EnumerateCandidates(space);

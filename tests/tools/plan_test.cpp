@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "tests/tools/command.h"
 
@@ -78,6 +80,81 @@ TEST(Plan, IsTheSameOnAnyNumberOfThreadsAndProcesses) {
   }
 }
 
+/// A row is what `simulate` says with its command, of dense networks and of experts that `tensor`
+/// may cut.
+TEST(Plan, EveryRowIsWhatItsCommandSimulates) {
+  const Workplace place;
+  place.Write("moe.json", R"({"architectures": ["MixtralForCausalLM"], "model_type": "mixtral",
+    "hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "num_hidden_layers": 4, "num_local_experts": 4,
+    "num_experts_per_tok": 2, "vocab_size": 32000, "max_position_embeddings": 2048,
+    "tie_word_embeddings": false})");
+  for (const char* network :
+       {"--model moe.json --tensor 1,2 --expert 1,2", "--model gpt2 --layers 4 --tensor 1,2",
+        "--model moe.json --tensor 2 --expert 1,2 --expert-tensor 1"}) {
+    const auto plan = Json(place.Pipelag(
+        std::string(
+            "plan --machine dgx-a100 --nodes 1 --batch 8 --sequence 512 --zero 1,3 "
+            "--recompute none,full --chunks 1,2 --microbatch 1 --format json --top 10000 ") +
+        network));
+    int cut = 0;
+    std::set<std::string> commands;
+    for (const auto& row : plan["best"]) {
+      const std::string command = row["command"];
+      EXPECT_TRUE(commands.insert(command).second) << command;
+      if (commands.size() % 5 != 1) continue;
+      cut += row["tensor"] == 2 ? 1 : 0;
+      const auto run = Json(place.Pipelag(command.substr(8) + " --format json"));
+      EXPECT_EQ(run["step_time_ns"], row["step_time_ns"]) << command;
+      EXPECT_EQ(run["gpus"], 8) << command;
+      int64_t memory = 0;
+      for (const auto& rank : run["per_rank"]) {
+        memory = std::max(memory, rank["peak_memory_bytes"].get<int64_t>());
+      }
+      EXPECT_EQ(row["peak_memory_bytes"], memory) << command;
+    }
+    EXPECT_GT(cut, 1);
+  }
+}
+
+/// Whatever few are asked for, a place that is shown is the place among all.
+TEST(Plan, ShowsTruePlacesOrNone) {
+  const Workplace place;
+  const auto all = Json(place.Pipelag(kPlan + std::string("--format json --top 10000")));
+  std::map<std::string, nlohmann::json> places;
+  for (const auto& row : all["best"]) places[row["command"]] = row["place"];
+  EXPECT_EQ(all["beaten_by_bounds"], 0);
+  const auto few = Json(place.Pipelag(kPlan + std::string("--format json --top 1")));
+  EXPECT_GT(few["beaten_by_bounds"], 0);
+  EXPECT_EQ(few["pareto"].size(), all["pareto"].size());
+  int unknown = 0;
+  for (const auto& row : few["pareto"]) {
+    if (row["place"].is_null()) {
+      ++unknown;
+    } else {
+      EXPECT_EQ(row["place"], places.at(row["command"]));
+    }
+  }
+  EXPECT_EQ(few["pareto"][0]["place"], 1);
+  EXPECT_GT(unknown, 0);
+  EXPECT_THAT(place.Pipelag(kPlan + std::string("--top 1")).out, HasSubstr("more: --top "));
+}
+
+TEST(Plan, IsThereEvenIfWhatIsAskedForDoesNotFit) {
+  const Workplace place;
+  const std::string command =
+      "plan --model Llama-3.1-8B --machine dgx-h100 --nodes 1 --batch 16 --zero 0 "
+      "--rank-of data=8,tensor=1,microbatch=2,recompute=none";
+  const Outcome outcome = place.Pipelag(command);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("fastest:"));
+  EXPECT_THAT(outcome.out, HasSubstr("asked for: does not fit: the leanest such layout ("));
+  const auto json = Json(place.Pipelag(command + " --format json"));
+  EXPECT_TRUE(json["rank_of"]["place"].is_null());
+  EXPECT_THAT(json["rank_of"]["reason"], HasSubstr("does not fit"));
+  EXPECT_FALSE(json["best"].empty());
+}
+
 TEST(Plan, SaysWhyThereIsNone) {
   const Workplace place;
   const auto error = [&](const std::string& rest) {
@@ -100,6 +177,13 @@ TEST(Plan, SaysWhyThereIsNone) {
               HasSubstr("the nearest is 'tensor'"));
   EXPECT_THAT(error("--nodes 1 --batch 8 --rank-of tensor=2,data=3"),
               HasSubstr("there is no such layout"));
+  EXPECT_THAT(error("--nodes 1 --batch 8 --ranks 2 --chunks 3 --schedule 1f1b"),
+              HasSubstr("none of the schedules 1f1b takes 3 stages on a rank"));
+  EXPECT_THAT(error("--nodes 1 --batch 8 --zero 4"), HasSubstr("there is no ZeRO stage 4"));
+  EXPECT_THAT(error("--nodes 1 --batch 8 --hidden 123"), HasSubstr("--model has its own"));
+  EXPECT_THAT(error("--nodes 1 --batch 8 --expert 8"), HasSubstr("no routed experts"));
+  place.Write("job.json", R"({"microbatches": 4})");
+  EXPECT_THAT(error("--nodes 1 --batch 8 job.json"), HasSubstr("job.json: /microbatches: follows"));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "tests/tools/command.h"
@@ -65,6 +66,36 @@ TEST(Sweep, PointsThatCannotBeSayWhy) {
   EXPECT_TRUE(rows[0]["error"].is_null());
 }
 
+/// A flag may be called as a figure of a result is.
+TEST(Sweep, HasNoColumnTwice) {
+  const Workplace place;
+  place.Write("times.csv", "layer,forward_ms,backward_ms\na,1,2\nb,1,2\nc,3,6\nd,1,2\n");
+  for (const char* network :
+       {"--model gpt2 --machine dgx-a100 --layers 8", "--layer-times times.csv"}) {
+    for (const char* split :
+         {"--grid split=even,auto --microbatches 4", "--split auto --grid microbatches=4,8",
+          "--grid split=even;auto --microbatches 4"}) {
+      const Outcome outcome = place.Pipelag("sweep --schedule 1f1b --ranks 2 --format csv " +
+                                            std::string(network) + " --steps 2 " + split);
+      ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+      std::istringstream header(LinesOf(outcome.out)[0]);
+      std::set<std::string> names;
+      for (std::string name; std::getline(header, name, ',');) {
+        EXPECT_TRUE(names.insert(name).second) << name;
+      }
+      EXPECT_TRUE(names.contains("split"));
+      EXPECT_TRUE(names.contains("layers_per_stage"));
+    }
+  }
+  const auto rows =
+      Json(place.Pipelag("sweep --layer-times times.csv --schedule 1f1b --ranks 2 --microbatches 4 "
+                         "--grid split=even,auto --format json"))["rows"];
+  EXPECT_EQ(rows[0]["split"], "even");
+  EXPECT_EQ(rows[0]["layers_per_stage"], "2,2");
+  EXPECT_EQ(rows[1]["split"], "auto");
+  EXPECT_EQ(rows[1]["layers_per_stage"], "2,2");
+}
+
 TEST(Sweep, AgreesWithSimulate) {
   const Workplace place;
   const auto rows = Json(place.Pipelag(
@@ -122,7 +153,7 @@ TEST(Sweep, GoesOnFromWhatIsThere) {
   std::string kept = lines[2];
   kept.replace(kept.find("27000000"), 8, "27000001");
   const std::string other =
-      "gpipe,3,2ms,2,1ms,4,1,1,0.5,0.5,,,,1,,0,1,,,\"a, \"\"quoted\"\" word\"";
+      "gpipe,3,2ms,2,1ms,4,1,1,0.5,0.5,,,,1,,0,1,,,\"a, \"\"quoted\"\" word\",0";
   place.Write("out.csv", lines[0] + '\n' + other + '\n' + kept + '\n');
   const Outcome resumed = place.Pipelag(command + " --resume");
   EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
@@ -157,6 +188,120 @@ TEST(Sweep, GoesOnWithOtherProcesses) {
   }
 }
 
+/// Rows are only as good as the files they were computed from.
+TEST(Sweep, GoesOnOnlyFromTheSameInputs) {
+  const std::string times = "layer,forward_ms,backward_ms\na,1,2\nb,1,2\n";
+  const std::string costs = R"({"forward_ns": [1000, 1000], "backward_ns": [2000, 2000]})";
+  struct Input {
+    const char* flags;
+    const char* file;
+    std::string before;
+    std::string after;
+  };
+  for (const Input& input : {Input{"--layer-times in.csv", "in.csv", times, times + "c,5,5\n"},
+                             Input{"--grid layer-times=in.csv", "in.csv", times, times + "c,5,5\n"},
+                             Input{"--costs in.json", "in.json", costs, costs + "\n"}}) {
+    const Workplace place;
+    place.Write(input.file, input.before);
+    const std::string command =
+        "sweep --schedule 1f1b --ranks 2 --grid microbatches=2,4 --output out.csv " +
+        std::string(input.flags);
+    const Outcome first = place.Pipelag(command);
+    ASSERT_EQ(first.exit_code, 0) << first.err;
+    const std::string rows = place.Read("out.csv");
+    EXPECT_EQ(place.Pipelag(command + " --resume").out, first.out);
+    place.Write(input.file, input.after);
+    const Outcome changed = place.Pipelag(command + " --resume");
+    EXPECT_EQ(changed.exit_code, 2);
+    EXPECT_EQ(Lines(changed.err), 1u);
+    EXPECT_THAT(changed.err, HasSubstr("out.csv: row 1: was computed from other inputs"));
+    EXPECT_EQ(place.Read("out.csv"), rows);
+    EXPECT_EQ(place.Pipelag(command).exit_code, 0);
+    EXPECT_EQ(place.Pipelag(command + " --resume").exit_code, 0);
+  }
+}
+
+TEST(Sweep, RefusesFiguresThatCannotBe) {
+  const std::string command = kGrid + std::string("--output out.csv --resume");
+  const Workplace place;
+  place.Pipelag(command);
+  const std::string rows = place.Read("out.csv");
+  const std::string time = "27000000";
+  for (const char* figure : {"0", "-27000000", "abc", "2e9", "nan"}) {
+    std::string wrong = rows;
+    wrong.replace(wrong.find(time), time.size(), figure);
+    place.Write("out.csv", wrong);
+    const Outcome outcome = place.Pipelag(command);
+    EXPECT_EQ(outcome.exit_code, 2) << figure;
+    EXPECT_THAT(outcome.err, HasSubstr("out.csv: row 2: '" + std::string(figure) +
+                                       "' cannot be a step_time_ns"));
+  }
+  for (const auto& [text, reason] :
+       {std::pair<std::string, std::string>{"", "out.csv: is empty"},
+        {rows.substr(0, 20), "its last line is cut off"},
+        {rows.substr(0, rows.size() - 5), "its last line is cut off"}}) {
+    place.Write("out.csv", text);
+    const Outcome outcome = place.Pipelag(command);
+    EXPECT_EQ(outcome.exit_code, 2);
+    EXPECT_THAT(outcome.err, HasSubstr(reason));
+  }
+}
+
+/// What another run left beside the output never gets into a result.
+TEST(Sweep, TakesNoRowsOfAnotherRun) {
+  const std::string command =
+      "sweep --layer-times in.csv --schedule 1f1b --ranks 2 --grid microbatches=2,4 --output "
+      "out.csv";
+  const std::string times = "layer,forward_ms,backward_ms\na,1,2\nb,1,2\n";
+  const Workplace place;
+  place.Write("in.csv", times);
+  {
+    const Process process(1, 2);
+    ASSERT_EQ(place.Pipelag(command).exit_code, 0);
+  }
+  ASSERT_EQ(place.Files().size(), 2u);
+  place.Write("in.csv", times + "c,7,7\n");
+  const Process process(0, 2);
+  const Outcome waiting = place.Pipelag(command + " --deadline 1ms");
+  EXPECT_EQ(waiting.exit_code, 2);
+  EXPECT_EQ(Lines(waiting.err), 1u);
+  EXPECT_THAT(waiting.err, HasSubstr("process 1 of 2 has other flags or files than process 0"));
+  EXPECT_THAT(waiting.err, HasSubstr("1 rows are in out.csv, to go on from with --resume"));
+  EXPECT_EQ(Lines(place.Read("out.csv")), 2u);  // what the first one computed is not lost
+}
+
+TEST(Sweep, KnowsTheProcessesOfSrun) {
+  const Workplace place;
+  const std::string command = kGrid + std::string("--output out.csv");
+  const auto alone = [&](const std::vector<std::string>& variables) {
+    Started started = place.Start(command, variables);
+    return started.Finish();
+  };
+  EXPECT_EQ(alone({"SLURM_PROCID=1", "SLURM_NTASKS=2", "SLURM_STEP_ID=0"}).out, "");
+  EXPECT_EQ(place.Files().size(), 1u);
+  const Outcome first = alone({"SLURM_PROCID=0", "SLURM_NTASKS=2", "SLURM_STEP_ID=0"});
+  EXPECT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_EQ(place.Files(), std::vector<std::string>{"out.csv"});
+  // A batch script is one process, however many it may start.
+  EXPECT_EQ(alone({"SLURM_PROCID=0", "SLURM_NTASKS=2"}).out, first.out);
+  EXPECT_EQ(first.out, place.Pipelag(kGrid).out);
+}
+
+TEST(Sweep, FailsIfNothingCanBeSimulated) {
+  const Workplace place;
+  const Outcome fixed = place.Pipelag(
+      "sweep --schedule 1f1b --model gpt3 --machine dgx-a100 --ranks 4 --grid "
+      "microbatches=4,8");
+  EXPECT_EQ(fixed.exit_code, 2);
+  EXPECT_EQ(fixed.out, "");
+  EXPECT_EQ(Lines(fixed.err), 1u);
+  const Outcome all = place.Pipelag(
+      "sweep --schedule interleaved-1f1b --ranks 4 --chunks 2 --grid microbatches=3,5 --output "
+      "out.json");
+  EXPECT_EQ(all.exit_code, 2);
+  EXPECT_THAT(all.err, HasSubstr("none of the 2 points can be simulated; of the first: "));
+}
+
 TEST(Sweep, NeedsNoFileWhereTheJobHasAName) {
   const Workplace place;
   const Outcome alone = place.Pipelag(kGrid);
@@ -167,7 +312,8 @@ TEST(Sweep, NeedsNoFileWhereTheJobHasAName) {
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     EXPECT_EQ(outcome.out, rank == 0 ? alone.out : "");
     if (rank == 2) {
-      EXPECT_EQ(place.Files(), std::vector<std::string>{"pipelag.part-2-of-3-prterun_host_17_1"});
+      ASSERT_EQ(place.Files().size(), 1u);
+      EXPECT_TRUE(place.Files()[0].starts_with("pipelag.part-2-of-3-prterun_host_17_1-"));
     }
   }
   unsetenv("PMIX_NAMESPACE");
@@ -186,6 +332,11 @@ TEST(Sweep, RefusesWhatMakesNoSense) {
   EXPECT_THAT(error("--grid microbatches=4,4"), HasSubstr("has the value 4 twice"));
   EXPECT_THAT(error("--grid microbatches=4..2"), HasSubstr("is not a range"));
   EXPECT_THAT(error("--grid microbatches=0..8*2"), HasSubstr("is not a range"));
+  EXPECT_THAT(error("--grid microbatches=1..1000000000"), HasSubstr("more than 1000000 values"));
+  EXPECT_THAT(error("--grid microbatches=1..2000 --grid warmup=1..1000"),
+              HasSubstr("more than 1000000 points"));
+  EXPECT_THAT(error("--grid microbatches=9223372036854775806..9223372036854775807 --steps 2"),
+              HasSubstr("none of the 2 points can be simulated"));
   EXPECT_THAT(error("--grid ranks=2,4"), HasSubstr("--ranks is given elsewhere as well"));
   EXPECT_THAT(error("--grid microbatches=4 --resume"), HasSubstr("needs --output"));
   EXPECT_THAT(error("--grid microbatches=4 --output out.txt"),

@@ -1,4 +1,4 @@
-#include "sim/held_memory.h"
+#include "models/held_memory.h"
 
 #include <algorithm>
 
