@@ -1,6 +1,7 @@
 // `pipelag model`: what a network consists of, and what its parts ask of one device.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "models/architecture/config.h"
@@ -208,6 +209,14 @@ std::string Layout(const Sharding& sharding) {
                             Counted(sharding.bytes_per_number, "byte"));
 }
 
+/// Whether one is shorter than the sequence.
+bool HasWindow(const Described& described) {
+  const std::vector<Block>& blocks = described.model.blocks;
+  return std::any_of(blocks.begin(), blocks.end(), [&](const Block& block) {
+    return block.window > 0 && block.window < described.sharding.tokens;
+  });
+}
+
 std::string TextOf(const Described& described) {
   const auto& [model, sharding, count, work] = described;
   std::string text = fmt::format("{} ({}): {}, hidden {}, vocabulary {}{}\n", model.name,
@@ -223,9 +232,10 @@ std::string TextOf(const Described& described) {
     text += fmt::format("; {} more that predict further tokens", count.prediction);
   }
   text += fmt::format(
-      "\nmodel FLOPs per token, forward and backward: {} if every pair of tokens counts, {} if "
+      "\nmodel FLOPs per token, forward and backward: {} if every pair of tokens counts{}, {} if "
       "those the mask lets through do\n\none device's share of a micro-batch: {}\n\n",
       FormatFlops(PerToken(described, AttentionCount::kFull)),
+      HasWindow(described) ? " as far as windows reach" : "",
       FormatFlops(PerToken(described, AttentionCount::kVisible)), Layout(sharding));
   text += TableOf(described);
   return text +

@@ -277,13 +277,32 @@ NetworkWork WorkOf(const Transformer& model, const Sharding& sharding) {
   return work;
 }
 
+namespace {
+
+/// Every query meets as many keys as the window holds.
+void LimitToWindow(PartWork& block, int64_t window, int64_t tokens) {
+  for (MatrixProduct& product : block.products) {
+    if (product.weight) continue;
+    product.masked = 1 - static_cast<double>(window) / static_cast<double>(tokens);
+  }
+}
+
+}  // namespace
+
 double ModelFlops(const Transformer& model, int64_t sequences, int64_t tokens,
                   AttentionCount attention) {
   Sharding whole;
   whole.sequences = sequences;
   whole.tokens = tokens;
   whole.flash = attention == AttentionCount::kVisible;
-  return 3 * WorkOf(model, whole).ForwardFlops();
+  NetworkWork work = WorkOf(model, whole);
+  if (attention == AttentionCount::kFull) {
+    for (size_t i = 0; i < work.blocks.size(); ++i) {
+      const int64_t window = model.blocks[i].window;
+      if (window > 0 && window < tokens) LimitToWindow(work.blocks[i], window, tokens);
+    }
+  }
+  return 3 * work.ForwardFlops();
 }
 
 double ModelFlopsPerToken(const Transformer& model, int64_t tokens, AttentionCount attention) {

@@ -130,8 +130,9 @@ struct NetworkWork {
 NetworkWork WorkOf(const Transformer& model, const Sharding& sharding);
 
 /// kFull: every query with every key of its sequence, the convention of PaLM (arXiv 2204.02311,
-/// appendix B) and Megatron (SC21, arXiv 2104.04473, equation 3); kVisible: only with those that
-/// mask and window let it see, which is about half.
+/// appendix B) and Megatron (SC21, arXiv 2104.04473, equation 3); where a window limits what it
+/// sees, with as many keys as the window holds, since nothing beyond is ever computed. kVisible:
+/// only with those that mask and window let it see, which without a window is about half.
 enum class AttentionCount : uint8_t { kFull, kVisible };
 
 /// FLOPs that forward and backward of these sequences ask for by the mathematics, over all devices:

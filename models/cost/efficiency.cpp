@@ -64,23 +64,25 @@ double BytesMoved(const MatrixProduct& product, double bytes_per_number) {
 }  // namespace
 
 const std::vector<EfficiencyTerm>& EfficiencyTerms() {
+  constexpr double kLeastShare = 0.001;
+  constexpr double kLongest = 10;  // seconds
   static const std::vector<EfficiencyTerm> kTerms = {
-      {"ramp_depth", &Efficiency::ramp_depth},
-      {"tail_waves", &Efficiency::tail_waves},
-      {"attention", &Efficiency::attention, true},
-      {"attention_half_dim", &Efficiency::attention_half_dim},
-      {"batched", &Efficiency::batched, true},
-      {"memory", &Efficiency::memory, true},
-      {"kernel", &Efficiency::kernel},
-      {"launch", &Efficiency::launch},
-      {"inside", &Efficiency::inside, true},
-      {"between", &Efficiency::between, true},
-      {"overlap", &Efficiency::overlap},
-      {"collective", &Efficiency::collective},
-      {"message", &Efficiency::message},
-      {"compute_factor", &Efficiency::compute_factor, true},
-      {"communication_factor", &Efficiency::communication_factor, true},
-      {"microbatch_overhead", &Efficiency::microbatch_overhead},
+      {"ramp_depth", &Efficiency::ramp_depth, 0, 1e5},
+      {"tail_waves", &Efficiency::tail_waves, 0, 100},
+      {"attention", &Efficiency::attention, kLeastShare, 1},
+      {"attention_half_dim", &Efficiency::attention_half_dim, 0, 1e5},
+      {"batched", &Efficiency::batched, kLeastShare, 1},
+      {"memory", &Efficiency::memory, kLeastShare, 1},
+      {"kernel", &Efficiency::kernel, 0, kLongest},
+      {"launch", &Efficiency::launch, 0, kLongest},
+      {"inside", &Efficiency::inside, kLeastShare, 1},
+      {"between", &Efficiency::between, kLeastShare, 1},
+      {"overlap", &Efficiency::overlap, 0, 1},
+      {"collective", &Efficiency::collective, 0, kLongest},
+      {"message", &Efficiency::message, 0, kLongest},
+      {"compute_factor", &Efficiency::compute_factor, 0.01, 100},
+      {"communication_factor", &Efficiency::communication_factor, 0.01, 100},
+      {"microbatch_overhead", &Efficiency::microbatch_overhead, 0, kLongest},
   };
   return kTerms;
 }
@@ -98,11 +100,10 @@ Efficiency ReadEfficiency(const std::filesystem::path& file) {
   for (const auto& [key, value] : root.items()) {
     const auto name = std::find(names.begin(), names.end(), key);
     const EfficiencyTerm& term = EfficiencyTerms()[static_cast<size_t>(name - names.begin())];
-    constexpr double kMost = 1e6;
-    const double number = value.is_number() ? value.get<double>() : -1;
-    if (!(number >= 0) || number > kMost || (term.divides && number < 1 / kMost)) {
-      throw Error(fmt::format("{}: /{}: {} is not a number {}", file.string(), key, value.dump(),
-                              term.divides ? "from 1e-6 to 1e6" : "from 0 to 1e6"));
+    const double number = value.is_number() ? value.get<double>() : term.least - 1;
+    if (!(number >= term.least && number <= term.most)) {
+      throw Error(fmt::format("{}: /{}: {} is not a number from {} to {}", file.string(), key,
+                              ShowJson(value), term.least, term.most));
     }
     efficiency.*term.value = number;
   }

@@ -49,16 +49,17 @@ struct Efficiency {
   bool operator==(const Efficiency&) const = default;
 };
 
-/// Names of the numbers above, with what they stand for; for files and for fitting.
+/// Names of the numbers above, with what they stand for and their range; for files and for fitting.
 struct EfficiencyTerm {
   std::string_view name;
   double Efficiency::*value;
-  bool divides = false;  ///< something is divided by it: it may not be 0
+  double least = 0;
+  double most = 1;
 };
 const std::vector<EfficiencyTerm>& EfficiencyTerms();
 
 /// JSON object with some of those names. Throws Error with file and JSON path for an unknown name
-/// and what is not a number from 0 to a million; shares and factors must be above 0.
+/// and what is no number in its term's range.
 Efficiency ReadEfficiency(const std::filesystem::path& file);
 void WriteEfficiency(const Efficiency& efficiency, const std::filesystem::path& file);
 

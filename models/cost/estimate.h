@@ -54,7 +54,7 @@ struct Estimate {
                                        ///< `overlap_reduction` what the last F and B leave of it.
                                        ///< Empty: there is nothing to be reduced
   double model_flops = 0;              ///< of a batch over all GPUs, recomputation not counted,
-                                       ///< attention to every key (Megatron's convention)
+                                       ///< attention as AttentionCount::kFull
   double hardware_flops = 0;           ///< with it
 };
 

@@ -24,6 +24,9 @@ using Vector = std::array<double, kCount>;
 Efficiency Moved(const Efficiency& start, const Vector& logs) {
   Efficiency moved = start;
   for (size_t f = 0; f < kCount; ++f) moved.*kFactors[f].value *= std::exp(logs[f]);
+  for (const EfficiencyTerm& term : EfficiencyTerms()) {
+    moved.*term.value = std::clamp(moved.*term.value, term.least, term.most);
+  }
   return moved;
 }
 

@@ -49,11 +49,14 @@ class Place {
     if (!Value(key).is_string()) throw Error(fmt::format("{}: expected a text", At(key)));
     return Value(key).get<std::string>();
   }
-  double Positive(const char* key) const {
-    if (!Value(key).is_number() || !(Value(key).get<double>() > 0)) {
-      throw Error(fmt::format("{}: expected a positive number", At(key)));
+  double Number(const char* key, double least, double most) const {
+    const Json& value = Value(key);
+    const double number = value.is_number() ? value.get<double>() : least - 1;
+    if (!(number >= least && number <= most)) {
+      throw Error(fmt::format("{}: {} is not a number from {} to {}", At(key), ShowJson(value),
+                              least, most));
     }
-    return Value(key).get<double>();
+    return number;
   }
   int Count(const char* key) const {
     constexpr int64_t kMost = 1'000'000;
@@ -65,8 +68,9 @@ class Place {
   }
   template <class Parse>
   auto Parsed(const char* key, Parse parse) const {
+    const std::string text = Text(key);
     try {
-      return parse(Text(key));
+      return parse(text);
     } catch (const Error& error) {
       throw Error(fmt::format("{}: {}", At(key), error.what()));
     }
@@ -77,22 +81,39 @@ class Place {
   std::string path_;
 };
 
+// Beyond these ranges rates and times built of them leave 64-bit integers.
+
 Bandwidth LimitedRate(const std::string& text) {
+  constexpr int64_t kLeast = 1'000'000;
+  constexpr int64_t kMost = 1'000'000'000'000'000;
   const Bandwidth rate = ParseBandwidth(text);
   if (rate.bytes_per_second == 0) throw Error("a machine's bandwidth has a limit");
+  if (rate.bytes_per_second < kLeast || rate.bytes_per_second > kMost) {
+    throw Error(fmt::format("'{}' is not from 1MB/s to 1000000GB/s", text));
+  }
   return rate;
 }
 
-/// Of a peak.
-double ShareAt(const Place& place, const char* key) {
-  const double share = place.Positive(key);
-  if (share > 1) throw Error(fmt::format("{}: {} is more than all of it", place.At(key), share));
-  return share;
+Nanoseconds LimitedLatency(const std::string& text) {
+  const Nanoseconds latency = ParseDuration(text);
+  if (latency > std::chrono::seconds(1)) throw Error(fmt::format("'{}' is more than 1s", text));
+  return latency;
 }
+
+Bytes LimitedMemory(const std::string& text) {
+  const Bytes memory = ParseBytes(text);
+  if (memory < (Bytes{1} << 20) || memory > (Bytes{1} << 46)) {
+    throw Error(fmt::format("'{}' is not from 1MiB to 65536GiB", text));
+  }
+  return memory;
+}
+
+/// Of a peak.
+double ShareAt(const Place& place, const char* key) { return place.Number(key, 0.01, 1); }
 
 LinkSpec LinkOf(const Place& machine, const char* key) {
   const Place link(machine.Value(key), machine.At(key), {"bandwidth", "latency"});
-  return {link.Parsed("bandwidth", LimitedRate), link.Parsed("latency", ParseDuration)};
+  return {link.Parsed("bandwidth", LimitedRate), link.Parsed("latency", LimitedLatency)};
 }
 
 Accelerator AcceleratorOf(const Place& machine) {
@@ -107,12 +128,12 @@ Accelerator AcceleratorOf(const Place& machine) {
   for (const NamedPrecision& known : kPrecisions) {
     const std::string name(known.name);
     if (!peaks.Has(name.c_str())) continue;
-    accelerator.peak_flops[known.precision] = peaks.Positive(name.c_str()) * 1e12;
+    accelerator.peak_flops[known.precision] = peaks.Number(name.c_str(), 0.001, 50'000) * 1e12;
   }
   accelerator.achievable = ShareAt(own, "achievable");
   if (own.Has("achievable_fp8")) accelerator.achievable_fp8 = ShareAt(own, "achievable_fp8");
   accelerator.multiprocessors = own.Count("multiprocessors");
-  accelerator.memory = own.Parsed("memory", ParseBytes);
+  accelerator.memory = own.Parsed("memory", LimitedMemory);
   accelerator.memory_bandwidth = own.Parsed("memory_bandwidth", LimitedRate);
   accelerator.source = own.Text("source");
   return accelerator;

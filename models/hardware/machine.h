@@ -37,7 +37,8 @@ struct Machine {
 };
 
 /// A preset's name or a JSON file of the same form (models/hardware/presets). Throws Error naming
-/// the file and the place in it, or the nearest known name.
+/// the file and the place in it, also for figures out of range (a share of a peak from 0.01 to 1, a
+/// memory that holds something), or the nearest known name.
 Machine ReadMachine(const std::string& name_or_file);
 std::vector<std::string> MachineNames();
 

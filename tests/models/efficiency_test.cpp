@@ -1,6 +1,7 @@
 // What products, passes and collectives take: bounds, and which way they go.
 #include "models/cost/efficiency.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -131,9 +132,18 @@ TEST(EfficiencyFiles, AreReadAsTheyWereWritten) {
   };
   EXPECT_THAT(refusal(R"({"memmory": 1})"), HasSubstr("/memmory: unknown key; the nearest known "
                                                       "one is 'memory'"));
-  EXPECT_THAT(refusal(R"({"memory": 0})"), HasSubstr("/memory: 0 is not a number from 1e-6"));
-  EXPECT_THAT(refusal(R"({"kernel": -1})"), HasSubstr("/kernel: -1 is not a number from 0 to"));
-  EXPECT_EQ(refusal(R"({"kernel": 0})"), "was read");
+  EXPECT_THAT(refusal(R"({"memory": 0})"), HasSubstr("/memory: 0 is not a number from 0.001 to 1"));
+  EXPECT_THAT(refusal(R"({"kernel": "1"})"), HasSubstr("\"1\" is not a number from 0 to 10"));
+  for (const EfficiencyTerm& term : EfficiencyTerms()) {
+    const auto of = [&](double value) {
+      return refusal(fmt::format(R"({{"{}": {}}})", term.name, value).c_str());
+    };
+    EXPECT_EQ(of(term.least), "was read") << term.name;
+    EXPECT_EQ(of(term.most), "was read") << term.name;
+    for (const double beyond : {term.least - 0.0001, term.most * 1.001, -1e300, 1e300}) {
+      EXPECT_THAT(of(beyond), HasSubstr(fmt::format("/{}: ", term.name))) << beyond;
+    }
+  }
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Presets of machines, and files of the same form.
 #include "models/hardware/machine.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -86,6 +87,27 @@ TEST_F(MachineFile, IsReadAsAPresetIs) {
   EXPECT_EQ(machine.between.bandwidth, ParseBandwidth("25GB/s"));
 }
 
+TEST_F(MachineFile, NoFigureIsBeyondWhatCanBeReckonedWith) {
+  const auto refusal = [&](const std::string& from, const std::string& to) {
+    ASSERT_NE(std::string(kFile).find(from), std::string::npos) << from;
+    const std::string error = Refusal(Written(kFile, from, to));
+    EXPECT_THAT(error, HasSubstr("machine.json: /")) << to;
+    const std::string key = error.substr(error.find(": /"), error.rfind(": ") - error.find(": /"));
+    EXPECT_EQ(error.find(key), error.rfind(key)) << error << ": the place is named once";
+  };
+  for (const char* peak : {"1e300", "1e5", "1e-9", "0", "-1", "\"100\""}) {
+    refusal("\"bf16\": 100", fmt::format("\"bf16\": {}", peak));
+  }
+  for (const char* share : {"0", "1e-300", "2", "null"}) {
+    refusal("\"achievable\": 0.8", fmt::format("\"achievable\": {}", share));
+  }
+  for (const char* rate : {"1B/s", "9000000000GB/s"}) refusal("100GB/s", rate);
+  for (const char* memory : {"\"0\"", "\"1B\"", "\"8000000GiB\"", "80", "\"80\""}) {
+    refusal("\"memory\": \"80GiB\"", fmt::format("\"memory\": {}", memory));
+  }
+  refusal("\"latency\": \"5us\"", "\"latency\": \"2s\"");
+}
+
 TEST_F(MachineFile, WhatIsWrongIsNamedWithItsPlace) {
   EXPECT_THAT(Refusal(Written(kFile, "\"memory\":", "\"memmory\":")),
               HasSubstr("machine.json: /accelerator/memmory: unknown key; the nearest known one "
@@ -96,7 +118,7 @@ TEST_F(MachineFile, WhatIsWrongIsNamedWithItsPlace) {
   EXPECT_THAT(Refusal(Written(kFile, "\"100GB/s\"", "\"unlimited\"")),
               HasSubstr("/inside/bandwidth: a machine's bandwidth has a limit"));
   EXPECT_THAT(Refusal(Written(kFile, "\"achievable\": 0.8", "\"achievable\": 1.8")),
-              HasSubstr("/accelerator/achievable: 1.8 is more than all of it"));
+              HasSubstr("/accelerator/achievable: 1.8 is not a number from 0.01 to 1"));
   EXPECT_THAT(Refusal(Written(kFile, "\"gpus_per_node\": 4", "\"gpus_per_node\": 0")),
               HasSubstr("/gpus_per_node: expected a whole number from 1"));
   EXPECT_THAT(Refusal(Written(kFile, "\"bf16\": 100", "\"bf17\": 100")),

@@ -125,6 +125,23 @@ TEST(Work, OfFlashAttentionIsWhatTheMaskLeaves) {
             ModelFlops(model, 3, 32, AttentionCount::kFull));
 }
 
+TEST(Work, CountsNoKeysBeyondTheWindow) {
+  Transformer model = Gpt({.layers = 3, .hidden = 64, .heads = 4, .sequence = 64});
+  const auto full = [&] { return ModelFlops(model, 2, 64, AttentionCount::kFull); };
+  const double whole = full();
+  for (const int64_t window : {1, 2, 7, 32, 63, 64, 100}) {
+    model.blocks[1].window = window;  // one of the three
+    const double beyond = 64.0 - static_cast<double>(std::min<int64_t>(window, 64));
+    // Forward and backward, 4 FLOPs per pair and number of a query.
+    EXPECT_NEAR(whole - full(), 3 * 4.0 * 2 * 64 * 64 * beyond, 1e-3) << window;
+    EXPECT_LE(ModelFlops(model, 2, 64, AttentionCount::kVisible), full()) << window;
+  }
+  // Beyond the window a token costs the same in any sequence.
+  for (Block& block : model.blocks) block.window = 16;
+  EXPECT_NEAR(ModelFlopsPerToken(model, 64, AttentionCount::kFull),
+              ModelFlopsPerToken(model, 4096, AttentionCount::kFull), 1e-3);
+}
+
 TEST(Work, OfAGptKeepsTheBytesOfKorthikantisTable2) {
   for (const GptCase& gpt : Gpts()) {
     const auto [l, h, a, V, s, b, model] = gpt;
