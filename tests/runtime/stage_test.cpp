@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <thread>
+#include <tuple>
 
 #include "models/error.h"
 #include "models/random.h"
@@ -21,6 +22,29 @@ NetworkShape Tiny() {
 
 NetworkShape Small() {
   return {.layers = 4, .hidden = 32, .heads = 4, .sequence = 24, .vocabulary = 61};
+}
+
+/// RMSNorm, rotary positions, SwiGLU, two heads to each key, no biases.
+NetworkShape Llama(NetworkShape shape) {
+  shape.norm = NormChoice::kRms;
+  shape.positions = PositionChoice::kRotary;
+  shape.mlp = MlpChoice::kSwiGlu;
+  shape.key_value_heads = shape.heads / 2;
+  shape.bias = false;
+  return shape;
+}
+
+/// Every option alone, then some together.
+std::vector<NetworkShape> AllKinds(const NetworkShape& shape) {
+  std::vector<NetworkShape> all(8, shape);
+  all[1].norm = NormChoice::kRms;
+  all[2].positions = PositionChoice::kRotary;
+  all[3].mlp = MlpChoice::kSwiGlu;
+  all[4].key_value_heads = 1;
+  all[5].bias = false;
+  all[6].ffn = 5;
+  all[7] = Llama(shape);
+  return all;
 }
 
 std::vector<Token> RandomTokens(const NetworkShape& shape, int batch, uint64_t seed) {
@@ -74,15 +98,17 @@ double LargestOf(const double* values, int64_t count) {
   return largest;
 }
 
-class FiniteDifferences : public testing::TestWithParam<int> {};
+/// Kind of AllKinds, stages.
+class FiniteDifferences : public testing::TestWithParam<std::tuple<size_t, int>> {};
 
 // Derivatives that vanish (a shift of all keys changes no softmax; a token that does not occur)
 // have no relative error: a gradient is held against the larger of itself and a thousandth of its
 // tensor's.
 TEST_P(FiniteDifferences, EveryParameterAndEveryInput) {
-  const NetworkShape shape = Tiny();
+  const auto& [kind, stages] = GetParam();
+  const NetworkShape shape = AllKinds(Tiny())[kind];
   constexpr int kBatch = 2;
-  StageChain<double> chain(shape, GetParam(), kBatch);
+  StageChain<double> chain(shape, stages, kBatch);
   Shake(chain, 0.4);
   const auto tokens = RandomTokens(shape, kBatch, 5);
   const auto targets = RandomTokens(shape, kBatch, 6);
@@ -106,7 +132,14 @@ TEST_P(FiniteDifferences, EveryParameterAndEveryInput) {
       }
     }
   }
-  EXPECT_EQ(checked, 2 * (12 * 64 + 13 * 8) + (11 + 4 + 2 + 11) * 8);
+  // Of a GPT-2; of a Llama of inner size 24 and one head of 4 keys: 64 + 2 · 32 + 64 + 3 · 192, two
+  // norms, in either layer.
+  if (kind == 0) {
+    EXPECT_EQ(checked, 2 * (12 * 64 + 13 * 8) + (11 + 4 + 2 + 11) * 8);
+  }
+  if (kind == 7) {
+    EXPECT_EQ(checked, 2 * (768 + 16) + (11 + 1 + 11) * 8);
+  }
 
   for (size_t s = 1; s < chain.networks.size(); ++s) {
     chain.inputs[s] = inputs[s];
@@ -122,10 +155,14 @@ TEST_P(FiniteDifferences, EveryParameterAndEveryInput) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Stages, FiniteDifferences, testing::Values(1, 2));
+INSTANTIATE_TEST_SUITE_P(Stages, FiniteDifferences,
+                         testing::Combine(testing::Range<size_t>(0, 8), testing::Values(1, 2)));
 
-TEST(StageNetwork, LossAndGradientsDoNotDependOnThePartition) {
-  const NetworkShape shape = Small();
+class Kinds : public testing::TestWithParam<size_t> {};
+INSTANTIATE_TEST_SUITE_P(StageNetwork, Kinds, testing::Range<size_t>(0, 8));
+
+TEST_P(Kinds, LossAndGradientsDoNotDependOnThePartition) {
+  const NetworkShape shape = AllKinds(Small())[GetParam()];
   constexpr int kBatch = 3;
   const auto tokens = RandomTokens(shape, kBatch, 7);
   const auto targets = RandomTokens(shape, kBatch, 8);
@@ -196,8 +233,8 @@ TEST(StageNetwork, GradientsOfMicrobatchesAddUpToThoseOfTheBatch) {
   }
 }
 
-TEST(StageNetwork, FloatFollowsDouble) {
-  const NetworkShape shape = Small();
+TEST_P(Kinds, FloatFollowsDouble) {
+  const NetworkShape shape = AllKinds(Small())[GetParam()];
   constexpr int kBatch = 2;
   const auto tokens = RandomTokens(shape, kBatch, 11);
   const auto targets = RandomTokens(shape, kBatch, 12);
@@ -223,8 +260,8 @@ TEST(StageNetwork, FloatFollowsDouble) {
   }
 }
 
-TEST(StageNetwork, ATokenChangesNothingBeforeIt) {
-  const NetworkShape shape = Small();
+TEST_P(Kinds, ATokenChangesNothingBeforeIt) {
+  const NetworkShape shape = AllKinds(Small())[GetParam()];
   StageChain<float> chain(shape, 2, 1);
   auto tokens = RandomTokens(shape, 1, 13);
   const auto targets = RandomTokens(shape, 1, 14);
@@ -308,12 +345,19 @@ TEST(StageNetwork, LeavesGapsZeroAndAddsToGradients) {
   }
 }
 
-TEST(StageNetwork, HalvesOfTheBackwardAreTheWhole) {
-  const NetworkShape shape = Small();
+class Halves : public testing::TestWithParam<std::tuple<size_t, Recompute>> {};
+INSTANTIATE_TEST_SUITE_P(StageNetwork, Halves,
+                         testing::Combine(testing::Range<size_t>(0, 8),
+                                          testing::Values(Recompute::kNone, Recompute::kSelective,
+                                                          Recompute::kFull)));
+
+// Also with what the halves do not keep computed again, and the whole keeping everything.
+TEST_P(Halves, OfTheBackwardAreTheWhole) {
+  const NetworkShape shape = AllKinds(Small())[std::get<0>(GetParam())];
   constexpr int kBatch = 2;
   for (int stages = 1; stages <= 3; ++stages) {
     StageChain<float> whole(shape, stages, kBatch);
-    StageChain<float> halves(shape, stages, kBatch);
+    StageChain<float> halves(shape, stages, kBatch, 1, std::get<1>(GetParam()));
     Shake(whole, 0.05);
     Shake(halves, 0.05);
     // Twice, the weights' halves after both inputs' and in their order, into slots full of nothing.
@@ -345,6 +389,45 @@ TEST(StageNetwork, HalvesOfTheBackwardAreTheWhole) {
       }
     }
     EXPECT_EQ(halves.gradients, whole.gradients) << stages;
+  }
+}
+
+TEST_P(Kinds, RecomputationChangesNoBitAndKeepsLess) {
+  const NetworkShape shape = AllKinds(Small())[GetParam()];
+  constexpr int kBatch = 2;
+  const auto tokens = RandomTokens(shape, kBatch, 41);
+  const auto targets = RandomTokens(shape, kBatch, 42);
+  for (int stages = 1; stages <= 3; ++stages) {
+    const auto run = [&](Recompute recompute) {
+      StageChain<float> chain(shape, stages, kBatch, 1, recompute);
+      Shake(chain, 0.05);
+      // Another micro-batch's forward must not disturb what is kept for the first.
+      chain.Forward(tokens.data(), targets.data());
+      const auto slots = chain.activations;
+      chain.Forward(targets.data(), tokens.data());
+      chain.activations = slots;
+      chain.Backward(tokens.data(), targets.data(), 0.01f);
+      return chain;
+    };
+    const StageChain<float> none = run(Recompute::kNone);
+    const StageChain<float> selective = run(Recompute::kSelective);
+    const StageChain<float> full = run(Recompute::kFull);
+    EXPECT_EQ(selective.gradients, none.gradients) << stages;
+    EXPECT_EQ(full.gradients, none.gradients) << stages;
+    EXPECT_EQ(selective.input_gradients, none.input_gradients) << stages;
+    EXPECT_EQ(full.input_gradients, none.input_gradients) << stages;
+    for (size_t s = 0; s < none.networks.size(); ++s) {
+      const int64_t boundary = none.networks[s].boundary_elements();
+      const auto layers = static_cast<int64_t>(SplitLayers(shape.layers, stages)[s].last -
+                                               SplitLayers(shape.layers, stages)[s].first);
+      const int64_t streams = layers + (none.networks[s].last() ? 1 : 0);
+      EXPECT_EQ(full.networks[s].activation_elements(), streams * boundary);
+      const int64_t scores = int64_t{kBatch} * shape.heads * shape.sequence * shape.sequence;
+      EXPECT_LE(selective.networks[s].activation_elements(),
+                none.networks[s].activation_elements() - layers * (scores + 2 * boundary));
+      EXPECT_GT(selective.networks[s].activation_elements(),
+                full.networks[s].activation_elements());
+    }
   }
 }
 
