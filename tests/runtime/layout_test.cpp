@@ -81,6 +81,18 @@ TEST(StageLayout, NamesALlamaAsHuggingFaceDoes) {
   EXPECT_EQ(StageLayout(shape, {2, 3}).tensors()[0].global_index, 19);
 }
 
+TEST(StageLayout, RefusesShapesThatDoNotFitTogether) {
+  NetworkShape shape = Shape();  // heads of 3
+  shape.positions = PositionChoice::kRotary;
+  EXPECT_THROW(StageLayout(shape, {0, 3}), Error);
+  shape.heads = 3;
+  StageLayout(shape, {0, 3});
+  shape.key_value_heads = 2;
+  EXPECT_THROW(StageLayout(shape, {0, 3}), Error);
+  shape.key_value_heads = 6;
+  EXPECT_THROW(StageLayout(shape, {0, 3}), Error);
+}
+
 TEST(StageLayout, AlignsWithoutOverlap) {
   const StageLayout layout(Shape(), {1, 3});
   int64_t end = 0;
