@@ -23,23 +23,30 @@ std::vector<ParameterShape> StageParameters(const NetworkShape& shape, LayerRang
   const auto vector = [&](int64_t size) { tensors.push_back({size, 1, ParameterKind::kVector}); };
   const auto linear = [&](int64_t rows, int64_t cols) {
     tensors.push_back({rows, cols, ParameterKind::kMatrix});
-    vector(rows);
+    if (shape.bias) vector(rows);
   };
   const auto norm = [&] {
     vector(c);
-    vector(c);
+    if (shape.norm_shifts()) vector(c);
   };
   if (range.first == 0) {
     embedding(shape.vocabulary);
-    embedding(shape.sequence);
+    if (shape.positions == PositionChoice::kLearned) embedding(shape.sequence);
   }
   for (int layer = range.first; layer < range.last; ++layer) {
     norm();
-    linear(3 * c, c);
+    if (shape.packed_attention()) {
+      linear(3 * c, c);
+    } else {
+      linear(c, c);
+      linear(shape.kv_size(), c);
+      linear(shape.kv_size(), c);
+    }
     linear(c, c);
     norm();
-    linear(4 * c, c);
-    linear(c, 4 * c);
+    if (shape.mlp == MlpChoice::kSwiGlu) linear(shape.inner_size(), c);
+    linear(shape.inner_size(), c);
+    linear(c, shape.inner_size());
   }
   if (range.last == shape.layers) {
     norm();

@@ -11,8 +11,8 @@
 
 namespace pipelag {
 
-/// The tensors of a stage, twelve per layer, the embeddings on the first stage, final norm and head
-/// on the last one. Throws Error if the shape is ill-formed.
+/// The tensors of a stage: those of its layers, the embeddings on the first stage, final norm and
+/// head on the last one. Throws Error if the shape is ill-formed.
 std::vector<ParameterShape> StageParameters(const NetworkShape& shape, LayerRange range);
 
 struct DeviceRates {

@@ -115,7 +115,7 @@ class SerialRun {
  private:
   struct Stage {
     Stage(const TrainingOptions& options, LayerRange range, StageDelay delay)
-        : network(options.shape, range, options.microbatch_size),
+        : network(options.shape, range, options.microbatch_size, options.recompute),
           optimizer(MakeCorrected(options.optimizer, options.correction, network.layout(), delay)) {
     }
 
@@ -337,12 +337,24 @@ SerialPlan PlanOfDelays(const std::vector<int>& delays, int stages, int microbat
   return plan;
 }
 
+void CheckRecompute(const SerialPlan& plan, Recompute recompute) {
+  if (recompute == Recompute::kNone) return;
+  for (const SerialStage& stage : plan.stages) {
+    if (stage.forward_delay == stage.backward_delay) continue;
+    throw Error(fmt::format(
+        "{} runs backwards on newer weights than their forwards, so that what a forward computed "
+        "cannot be computed again",
+        plan.name));
+  }
+}
+
 TrainingResult TrainSerially(const SerialPlan& plan, const TrainingOptions& options,
                              const Corpus& corpus) {
   if (options.split.size() != plan.stages.size()) {
     throw Error(fmt::format("the network is split into {} stages, but the plan has {}",
                             options.split.size(), plan.stages.size()));
   }
+  CheckRecompute(plan, options.recompute);
   return SerialRun(plan, options, corpus).Run();
 }
 

@@ -38,6 +38,10 @@ SerialPlan PlanOf(const Program& program);
 SerialPlan PlanOfDelays(const std::vector<int>& delays, int stages, int microbatches,
                         int64_t steps);
 
+/// Throws Error if anything is to be computed again under a plan whose backwards have other weights
+/// than their forwards: other numbers would come of it.
+void CheckRecompute(const SerialPlan& plan, Recompute recompute);
+
 /// Update t uses batch t; there is no empty step, and rate and bias correction advance with real
 /// updates. The trace has one rank.
 TrainingResult TrainSerially(const SerialPlan& plan, const TrainingOptions& options,

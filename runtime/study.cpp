@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "models/file.h"
+#include "runtime/checkpoint/facts.h"
 #include "runtime/sha256.h"
 #include "traces/study_files.h"
 
@@ -71,11 +72,7 @@ std::string ParametersOf(const StudyRun& run, const nlohmann::ordered_json& data
                                  {"microbatches", plan.microbatches},
                                  {"warmup_steps", options.learning_rate.warmup_updates},
                                  {"synchronous_steps", plan.synchronous_steps}};
-  json["network"] = {{"layers", options.shape.layers},
-                     {"hidden", options.shape.hidden},
-                     {"heads", options.shape.heads},
-                     {"sequence", options.shape.sequence},
-                     {"vocabulary", options.shape.vocabulary}};
+  json["network"] = NetworkFacts(options.shape);
   json["data"] = data;
   json["validation_sequences"] = options.validation_microbatches * options.microbatch_size;
   if (options.split.size() > 1) {

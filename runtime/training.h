@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "models/architecture/work.h"
 #include "models/network.h"
 #include "runtime/correction/correction.h"
 #include "runtime/data/corpus.h"
@@ -40,9 +41,10 @@ struct StepReport {
 
 struct TrainingOptions {
   NetworkShape shape;
-  std::vector<LayerRange> split;  ///< one range per stage, covering all layers
-  int microbatch_size = 8;        ///< sequences per micro-batch
-  uint64_t seed = 1;              ///< of the weights and of the order of the data
+  std::vector<LayerRange> split;           ///< one range per stage, covering all layers
+  int microbatch_size = 8;                 ///< sequences per micro-batch
+  Recompute recompute = Recompute::kNone;  ///< what the backward computes again; changes no result
+  uint64_t seed = 1;                       ///< of the weights and of the order of the data
   OptimizerOptions optimizer;
   CorrectionOptions correction;
   LearningRateCourse learning_rate;  ///< counts real updates

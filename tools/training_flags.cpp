@@ -7,6 +7,8 @@
 
 #include "runtime/data/grammar.h"
 #include "tools/checkpoint_flags.h"
+#include "tools/flags.h"
+#include "tools/network_flags.h"
 
 namespace pipelag {
 namespace {
@@ -31,6 +33,14 @@ std::optional<float> Fraction(const Arguments& arguments, const std::string& nam
   return static_cast<float>(value);
 }
 
+Recompute RecomputeOf(const Arguments& arguments) {
+  constexpr std::string_view kKnown[] = {"none", "selective", "full"};
+  if (!arguments.Has("recompute")) return Recompute::kNone;
+  const std::string name = arguments.Choice("recompute", kKnown);
+  if (name == "selective") return Recompute::kSelective;
+  return name == "full" ? Recompute::kFull : Recompute::kNone;
+}
+
 }  // namespace
 
 std::vector<LayerRange> SplitOf(const Arguments& arguments, int layers, int stages) {
@@ -49,12 +59,19 @@ std::vector<LayerRange> SplitOf(const Arguments& arguments, int layers, int stag
 }
 
 std::vector<Flag> CommonTrainingFlags() {
-  return {
+  std::vector<Flag> flags = {
       {"layers", "COUNT", "transformer layers (default: 4)"},
       {"hidden", "COUNT", "channels (default: 128)"},
       {"heads", "COUNT", "attention heads (default: 4)"},
+      {"key-value-heads", "COUNT", "of keys and values (default: as --heads)"},
+      {"ffn", "COUNT",
+       "inner size of the MLP (default: four times --hidden; with swiglu 8/3, rounded up to a "
+       "multiple of 8)"},
       {"sequence", "COUNT", "tokens per sequence (default: 64)"},
       {"microbatch-size", "COUNT", "sequences per micro-batch (default: 4)"},
+      {"recompute", "none|selective|full",
+       "what the backward computes again instead of keeping it: norms, attention matrix and "
+       "activation function, or all but the inputs of blocks (default: none)"},
       {"split", "even|COUNT[,COUNT...]", "layers of each stage (default: even)"},
       {"vocabulary", "COUNT", "tokens there are, 50257 for GPT-2's (default: 256, for bytes)"},
       {"data", "FILE[,FILE...]",
@@ -72,6 +89,7 @@ std::vector<Flag> CommonTrainingFlags() {
       {"validation-microbatches", "COUNT",
        "micro-batches, evenly spaced, that the validation loss is taken over (default: 32)"},
   };
+  return Concatenate({std::move(flags), NetworkKindFlags()});
 }
 
 std::vector<Flag> TrainingFlags() {
@@ -94,8 +112,10 @@ TrainingOptions CommonTrainingOf(const Arguments& arguments, int stages, int64_t
   options.shape.heads = SmallCount(arguments, "heads", 4);
   options.shape.sequence = SmallCount(arguments, "sequence", 64);
   options.shape.vocabulary = SmallCount(arguments, "vocabulary", 256);
+  TakeNetworkKind(arguments, options.shape);
   TakeShapeOfInit(arguments, options.shape);
   CheckShape(options.shape);
+  options.recompute = RecomputeOf(arguments);
   options.microbatch_size = SmallCount(arguments, "microbatch-size", 4);
   options.split = SplitOf(arguments, options.shape.layers, stages);
   options.optimizer.momentum = Fraction(arguments, "momentum", 0.0, 1.0);

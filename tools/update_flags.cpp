@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "models/update_time.h"
+#include "tools/flags.h"
+#include "tools/network_flags.h"
 #include "tools/training_flags.h"
 
 namespace pipelag {
@@ -37,6 +39,7 @@ NetworkShape ShapeOf(const Arguments& arguments) {
   shape.heads = CountUpTo(kMostChannels, arguments, "heads", otherwise.heads);
   shape.sequence = CountUpTo(kMostTokens, arguments, "sequence", otherwise.sequence);
   shape.vocabulary = CountUpTo(kMostTokens, arguments, "vocabulary", otherwise.vocabulary);
+  TakeNetworkKind(arguments, shape);
   CheckShape(shape);
   return shape;
 }
@@ -55,7 +58,7 @@ int DelayOf(const Program& program, int slice) {
 }  // namespace
 
 std::vector<Flag> UpdateFlags() {
-  return {
+  std::vector<Flag> flags = {
       {"optimizer", "NAME",
        "gives updates their time, of a network of --layers … on a device of --device-…"},
       {"correction", "NAME", "of late gradients: what it adds to an update (default: none)"},
@@ -70,6 +73,7 @@ std::vector<Flag> UpdateFlags() {
       {"device-compute", "RATE", "matrix products of a device (400TFLOP/s), for --optimizer"},
       {"device-bandwidth", "RATE", "its memory's bandwidth (3.3TB/s), for --optimizer"},
   };
+  return Concatenate({std::move(flags), NetworkKindFlags()});
 }
 
 std::optional<std::vector<Nanoseconds>> UpdateTimesOf(const Arguments& arguments,

@@ -94,16 +94,26 @@ std::string Shown(const Flat& flat, const std::string& path) {
 
 }  // namespace
 
+nlohmann::ordered_json NetworkFacts(const NetworkShape& shape) {
+  Json json = {{"layers", shape.layers},
+               {"hidden", shape.hidden},
+               {"heads", shape.heads},
+               {"sequence", shape.sequence},
+               {"vocabulary", shape.vocabulary}};
+  if (shape.norm == NormChoice::kRms) json["norm"] = "rms";
+  if (shape.positions == PositionChoice::kRotary) json["positions"] = "rotary";
+  if (shape.mlp == MlpChoice::kSwiGlu) json["mlp"] = "swiglu";
+  if (shape.inner_size() != 4 * int64_t{shape.hidden}) json["ffn"] = shape.inner_size();
+  if (shape.kv_heads() != shape.heads) json["key_value_heads"] = shape.kv_heads();
+  if (!shape.bias) json["bias"] = false;
+  return json;
+}
+
 nlohmann::ordered_json RunFacts(const TrainingOptions& options, const SerialPlan& plan,
                                 const Corpus& corpus) {
   const LearningRateCourse& course = options.learning_rate;
   Json json = {
-      {"network",
-       {{"layers", options.shape.layers},
-        {"hidden", options.shape.hidden},
-        {"heads", options.shape.heads},
-        {"sequence", options.shape.sequence},
-        {"vocabulary", options.shape.vocabulary}}},
+      {"network", NetworkFacts(options.shape)},
       {"microbatches", plan.microbatches},
       {"microbatch_size", options.microbatch_size},
       {"seed", options.seed},

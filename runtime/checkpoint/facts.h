@@ -11,6 +11,9 @@
 
 namespace pipelag {
 
+/// The sizes of a network, and in what it is no GPT-2.
+nlohmann::ordered_json NetworkFacts(const NetworkShape& shape);
+
 /// Network, optimizer, correction, course of the learning rate, clipping, seed, sizes of batches,
 /// the text trained on (by its fingerprint), and the gradient delay of every layer: a number, or
 /// those of forwards and backwards by micro-batch where they differ. Embeddings are as late as the

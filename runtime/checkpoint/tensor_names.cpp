@@ -3,10 +3,13 @@
 namespace pipelag {
 
 std::string HuggingFaceName(const StageTensor& tensor) {
-  return tensor.role == TensorRole::kHead ? tensor.name : "transformer." + tensor.name;
+  if (tensor.role == TensorRole::kHead) return tensor.name;
+  return (tensor.style == NameStyle::kLlama ? "model." : "transformer.") + tensor.name;
 }
 
-bool IsTransposed(const StageTensor& tensor) { return tensor.role == TensorRole::kMatrix; }
+bool IsTransposed(const StageTensor& tensor) {
+  return tensor.role == TensorRole::kMatrix && tensor.style == NameStyle::kGpt2;
+}
 
 std::vector<int64_t> OwnShape(const StageTensor& tensor) {
   if (tensor.role == TensorRole::kVector) return {tensor.rows};

@@ -1,5 +1,5 @@
 // Under which names and in which shapes a stage's tensors stand in files that others read: those of
-// Hugging Face's GPT-2. Knows no file format.
+// Hugging Face's GPT-2 or, for a network that IsLlama, Llama. Knows no file format.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,12 @@
 
 namespace pipelag {
 
-/// "transformer.h.0.attn.c_attn.weight"; the head, which is not tied, is "lm_head.weight".
+/// "transformer.h.0.attn.c_attn.weight" or "model.layers.0.self_attn.q_proj.weight"; the head,
+/// which is not tied, is "lm_head.weight".
 std::string HuggingFaceName(const StageTensor& tensor);
 
-/// Whether the file has it as (inputs, outputs), the transpose of ours: matrices inside blocks,
-/// which GPT-2 keeps as one-dimensional convolutions.
+/// Whether the file has it as (inputs, outputs), the transpose of ours: matrices inside blocks
+/// where names are GPT-2's, which keeps them as one-dimensional convolutions.
 bool IsTransposed(const StageTensor& tensor);
 
 /// As it is in memory: [rows, cols], or [rows] of a vector.

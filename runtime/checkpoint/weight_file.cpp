@@ -52,6 +52,13 @@ std::vector<std::pair<std::string, int64_t>> LlmcOrder(const LlmcHeader& header)
   return order;
 }
 
+/// llm.c knows no other networks.
+void RefuseUnlikeGpt2(const std::filesystem::path& file, const NetworkShape& shape) {
+  if (IsGpt2(shape)) return;
+  throw Error(fmt::format("{}: llm.c's format is of GPT-2s only, but this network has {}",
+                          file.string(), UnlikeGpt2(shape)));
+}
+
 void CheckSame(const std::filesystem::path& file, const char* what, int there, int here) {
   if (there == here) return;
   throw Error(
@@ -75,6 +82,7 @@ class LlmcWeights : public WeightsAtStepZero {
   LlmcWeights(const std::filesystem::path& file, const LlmcHeader& header,
               const NetworkShape& shape)
       : mapped_(file) {
+    RefuseUnlikeGpt2(file, shape);
     CheckSame(file, "layers", header.shape.layers, shape.layers);
     CheckSame(file, "channels", header.shape.hidden, shape.hidden);
     CheckSame(file, "attention heads", header.shape.heads, shape.heads);
@@ -107,13 +115,17 @@ class SafetensorsWeights : public WeightsAtStepZero {
   SafetensorsWeights(const std::filesystem::path& file, const NetworkShape& shape) : file_(file) {
     const StageLayout layout(shape, {0, shape.layers});
     for (const StageTensor& place : layout.tensors()) NameOf(place);
-    const std::string beyond = fmt::format("h.{}.ln_1.weight", shape.layers);
-    for (const std::string& name : {"transformer." + beyond, beyond}) {
+    if (!shape.bias) RefuseBiases(layout);
+    const bool llama = IsLlama(shape);
+    const std::string beyond = llama ? fmt::format("layers.{}.input_layernorm.weight", shape.layers)
+                                     : fmt::format("h.{}.ln_1.weight", shape.layers);
+    for (const std::string& name : {(llama ? "model." : "transformer.") + beyond, beyond}) {
       if (!file_.tensors().contains(name)) continue;
       throw Error(
           fmt::format("{}: tensor {} is of a layer that the network, with {}, does not have",
                       file.string(), name, shape.layers));
     }
+    if (shape.positions != PositionChoice::kLearned) return;
     const FileTensor& positions = file_.At(NameOf(layout.Find(kPositionEmbedding)));
     CheckPositions(file, positions.shape.empty() ? 0 : positions.shape[0], shape.sequence);
   }
@@ -137,13 +149,24 @@ class SafetensorsWeights : public WeightsAtStepZero {
   }
 
  private:
+  /// A network without them would be another one than the file's.
+  void RefuseBiases(const StageLayout& layout) const {
+    for (const StageTensor& place : layout.tensors()) {
+      std::string bias = NameOf(place);
+      bias.replace(bias.rfind('.'), std::string::npos, ".bias");
+      if (!file_.tensors().contains(bias)) continue;
+      throw Error(fmt::format("{}: holds tensor {}, but the network has no biases",
+                              file_.path().string(), bias));
+    }
+  }
+
   std::string NameOf(const StageTensor& place) const {
     std::string full = HuggingFaceName(place);
     if (file_.tensors().contains(full)) return full;
     if (file_.tensors().contains(place.name)) return place.name;
     if (place.role == TensorRole::kHead) {
       StageTensor embedding = place;
-      embedding.name = kTokenEmbedding;
+      embedding.name = place.style == NameStyle::kLlama ? "embed_tokens.weight" : kTokenEmbedding;
       embedding.role = TensorRole::kEmbedding;
       return NameOf(embedding);
     }
@@ -167,6 +190,7 @@ std::map<std::string, std::pair<const StageTensor*, const float*>> ByName(
 
 void ExportLlmc(const std::filesystem::path& file, const NetworkShape& shape,
                 const std::vector<StageWeights>& stages) {
+  RefuseUnlikeGpt2(file, shape);
   const auto named = ByName(stages);
   const auto& [embedding, token_table] = named.at(kTokenEmbedding);
   const float* head = named.at("lm_head.weight").second;

@@ -1,5 +1,5 @@
 // Weights alone, of a whole network, in files that other tools read and write: safetensors with
-// Hugging Face's GPT-2 names, and llm.c's GPT-2 checkpoint. Knows nothing of a run's other state.
+// Hugging Face's names, and llm.c's GPT-2 checkpoint. Knows nothing of a run's other state.
 #pragma once
 
 #include <filesystem>
@@ -29,15 +29,15 @@ std::optional<LlmcHeader> ReadLlmcHeader(const std::filesystem::path& file);
 /// The weights to begin training with, at step 0. In either format a file may know more positions
 /// than `shape`, whose first ones are taken, and llm.c's more rows of embedding than tokens. A head
 /// that the file does not hold is tied to the token embedding there; this network's is its own and
-/// begins as a copy. Names may lack "transformer.". Throws Error naming file and tensor for
-/// whatever does not fit.
+/// begins as a copy. Names may lack "transformer." or "model.". Throws Error naming file and tensor
+/// for whatever does not fit.
 std::shared_ptr<const StartingPoint> OpenWeights(const std::filesystem::path& file,
                                                  const NetworkShape& shape);
 
 /// Writes all weights, in llm.c's format if the name ends in .bin, else as safetensors with the
 /// head as "lm_head.weight". llm.c's has no place for a head of its own: throws Error if it differs
-/// from the embedding. The embedding is padded with zeros to a multiple of 128 rows, as llm.c's own
-/// are.
+/// from the embedding, or the network is no GPT-2. The embedding is padded with zeros to a multiple
+/// of 128 rows, as llm.c's own are.
 void ExportWeights(const std::filesystem::path& file, const NetworkShape& shape,
                    const std::vector<StageWeights>& stages);
 

@@ -7,6 +7,7 @@
 
 #include "models/error.h"
 #include "runtime/executor.h"
+#include "runtime/serial.h"
 
 namespace pipelag {
 namespace {
@@ -29,6 +30,7 @@ void CheckFits(const Program& program, const TrainingOptions& options) {
     throw Error(fmt::format("the network is split into {} stages, but the schedule has {}",
                             options.split.size(), schedule.stages));
   }
+  if (options.recompute != Recompute::kNone) CheckRecompute(PlanOf(program), options.recompute);
   const bool has_norm =
       std::any_of(schedule.groups.begin(), schedule.groups.end(), [](const CollectiveGroup& group) {
         return group.purpose == CollectiveGroup::Purpose::kNorm;

@@ -1,5 +1,8 @@
 #include "runtime/network/kernels.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "runtime/network/lanes.h"
 
 namespace pipelag {
@@ -26,16 +29,6 @@ inline Vector<Real> GeluDerivative(Vector<Real> x) {
   const Vector<Real> e = Exp(power);
   const Vector<Real> s = static_cast<Real>(1) / (static_cast<Real>(1) + e);
   return s - x * s * (e * s) * slope;
-}
-
-/// Calls body(j, lanes) for j = 0, kCount, … with the lanes left of `cols`; the last may be
-/// partial.
-template <class Real, class Body>
-inline void ForLanes(int64_t cols, Body body) {
-  constexpr int64_t kLanes = Lanes<Real>::kCount;
-  int64_t j = 0;
-  for (; j + kLanes <= cols; j += kLanes) body(j, kLanes);
-  if (j < cols) body(j, cols - j);
 }
 
 template <class Real>
@@ -68,7 +61,9 @@ inline void NormBackwardOf(int64_t rows, int64_t cols, const Real* y_gradient, c
       }
       if constexpr (kWeight) {
         StoreSome<Real>(LoadSome(gain_gradient + j, n, Real{0}) + g * normal, n, gain_gradient + j);
-        StoreSome<Real>(LoadSome(shift_gradient + j, n, Real{0}) + g, n, shift_gradient + j);
+        if (shift_gradient != nullptr) {
+          StoreSome<Real>(LoadSome(shift_gradient + j, n, Real{0}) + g, n, shift_gradient + j);
+        }
       }
     });
     if constexpr (kInput) {
@@ -107,6 +102,10 @@ void EmbedForward(const Token* tokens, int64_t batch, int64_t sequence, int64_t 
                   const Real* token_table, const Real* position_table, Real* x) {
   for (int64_t i = 0; i < batch * sequence; ++i) {
     const Real* token = token_table + tokens[i] * cols;
+    if (position_table == nullptr) {
+      std::copy(token, token + cols, x + i * cols);
+      continue;
+    }
     const Real* position = position_table + i % sequence * cols;
     for (int64_t j = 0; j < cols; ++j) x[i * cols + j] = token[j] + position[j];
   }
@@ -117,6 +116,10 @@ void EmbedBackward(const Token* tokens, int64_t batch, int64_t sequence, int64_t
                    const Real* x_gradient, Real* token_gradient, Real* position_gradient) {
   for (int64_t i = 0; i < batch * sequence; ++i) {
     Real* token = token_gradient + tokens[i] * cols;
+    if (position_gradient == nullptr) {
+      for (int64_t j = 0; j < cols; ++j) token[j] += x_gradient[i * cols + j];
+      continue;
+    }
     Real* position = position_gradient + i % sequence * cols;
     for (int64_t j = 0; j < cols; ++j) {
       token[j] += x_gradient[i * cols + j];
@@ -127,6 +130,7 @@ void EmbedBackward(const Token* tokens, int64_t batch, int64_t sequence, int64_t
 
 template <class Real>
 void AddBias(int64_t rows, int64_t cols, const Real* bias, Real* x) {
+  if (bias == nullptr) return;
   for (int64_t i = 0; i < rows; ++i) {
     for (int64_t j = 0; j < cols; ++j) x[i * cols + j] += bias[j];
   }
@@ -135,6 +139,10 @@ void AddBias(int64_t rows, int64_t cols, const Real* bias, Real* x) {
 template <class Real>
 void AddBiasAndResidual(int64_t rows, int64_t cols, const Real* bias, const Real* residual,
                         Real* x) {
+  if (bias == nullptr) {
+    for (int64_t i = 0; i < rows * cols; ++i) x[i] += residual[i];
+    return;
+  }
   for (int64_t i = 0; i < rows; ++i) {
     for (int64_t j = 0; j < cols; ++j) {
       x[i * cols + j] = (x[i * cols + j] + bias[j]) + residual[i * cols + j];
@@ -144,6 +152,7 @@ void AddBiasAndResidual(int64_t rows, int64_t cols, const Real* bias, const Real
 
 template <class Real>
 void AddColumnSums(int64_t rows, int64_t cols, const Real* x, Real* sums) {
+  if (sums == nullptr) return;
   for (int64_t i = 0; i < rows; ++i) {
     for (int64_t j = 0; j < cols; ++j) sums[j] += x[i * cols + j];
   }
@@ -164,7 +173,11 @@ void NormForward(int64_t rows, int64_t cols, const Real* x, const Real* gain, co
     });
     const Real variance = Sum<Real>(squares) / count;
     const Real r = 1 / std::sqrt(variance + static_cast<Real>(kNormEpsilon));
-    for (int64_t j = 0; j < cols; ++j) out[j] = (in[j] - m) * r * gain[j] + shift[j];
+    if (shift != nullptr) {
+      for (int64_t j = 0; j < cols; ++j) out[j] = (in[j] - m) * r * gain[j] + shift[j];
+    } else {
+      for (int64_t j = 0; j < cols; ++j) out[j] = (in[j] - m) * r * gain[j];
+    }
     mean[i] = m;
     inverse_deviation[i] = r;
   }
@@ -195,7 +208,15 @@ void NormBackwardWeight(int64_t rows, int64_t cols, const Real* y_gradient, cons
 }
 
 template <class Real>
+void GeluForward(int64_t rows, int64_t cols, const Real* x, Real* y) {
+  ForLanes<Real>(rows * cols, [&](int64_t i, int64_t n) {
+    StoreSome<Real>(Gelu<Real>(LoadSome(x + i, n, Real{0})), n, y + i);
+  });
+}
+
+template <class Real>
 void BiasGeluForward(int64_t rows, int64_t cols, const Real* bias, Real* x, Real* y) {
+  if (bias == nullptr) return GeluForward(rows, cols, x, y);
   for (int64_t i = 0; i < rows; ++i) {
     Real* in = x + i * cols;
     Real* out = y + i * cols;
@@ -210,12 +231,49 @@ void BiasGeluForward(int64_t rows, int64_t cols, const Real* bias, Real* x, Real
 template <class Real>
 void BiasGeluBackward(int64_t rows, int64_t cols, const Real* x, Real* y_gradient,
                       Real* bias_gradient) {
+  if (bias_gradient == nullptr) return GeluBackward(rows, cols, x, y_gradient);
   GeluBackwardOf<true>(rows, cols, x, y_gradient, bias_gradient);
 }
 
 template <class Real>
 void GeluBackward(int64_t rows, int64_t cols, const Real* x, Real* y_gradient) {
   GeluBackwardOf<false, Real>(rows, cols, x, y_gradient, nullptr);
+}
+
+template <class Real>
+void SwiGluForward(int64_t rows, int64_t cols, const Real* gate_and_up, Real* y) {
+  for (int64_t i = 0; i < rows; ++i) {
+    const Real* gate = gate_and_up + i * 2 * cols;
+    const Real* up = gate + cols;
+    Real* out = y + i * cols;
+    ForLanes<Real>(cols, [&](int64_t j, int64_t n) {
+      const Vector<Real> x = LoadSome(gate + j, n, Real{0});
+      const Vector<Real> s = static_cast<Real>(1) / (static_cast<Real>(1) + Exp(-x));
+      StoreSome<Real>(x * s * LoadSome(up + j, n, Real{0}), n, out + j);
+    });
+  }
+}
+
+template <class Real>
+void SwiGluBackward(int64_t rows, int64_t cols, const Real* gate_and_up, const Real* y_gradient,
+                    Real* gradient) {
+  for (int64_t i = 0; i < rows; ++i) {
+    const Real* gate = gate_and_up + i * 2 * cols;
+    const Real* up = gate + cols;
+    const Real* dy = y_gradient + i * cols;
+    Real* gate_gradient = gradient + i * 2 * cols;
+    Real* up_gradient = gate_gradient + cols;
+    ForLanes<Real>(cols, [&](int64_t j, int64_t n) {
+      const Vector<Real> x = LoadSome(gate + j, n, Real{0});
+      const Vector<Real> g = LoadSome(dy + j, n, Real{0});
+      const Vector<Real> e = Exp(-x);
+      const Vector<Real> s = static_cast<Real>(1) / (static_cast<Real>(1) + e);
+      // 1 − s = e · s, without cancellation.
+      const Vector<Real> slope = s + x * s * (e * s);
+      StoreSome<Real>(g * LoadSome(up + j, n, Real{0}) * slope, n, gate_gradient + j);
+      StoreSome<Real>(g * (x * s), n, up_gradient + j);
+    });
+  }
 }
 
 template <class Real>
@@ -311,6 +369,9 @@ void CrossEntropyBackward(int64_t rows, int64_t cols, const Real* probabilities,
                                   const Real*, const Real*, Real*);                                \
   template void NormBackwardWeight(int64_t, int64_t, const Real*, const Real*, const Real*,        \
                                    const Real*, Real*, Real*);                                     \
+  template void GeluForward(int64_t, int64_t, const Real*, Real*);                                 \
+  template void SwiGluForward(int64_t, int64_t, const Real*, Real*);                               \
+  template void SwiGluBackward(int64_t, int64_t, const Real*, const Real*, Real*);                 \
   template void BiasGeluForward(int64_t, int64_t, const Real*, Real*, Real*);                      \
   template void BiasGeluBackward(int64_t, int64_t, const Real*, Real*, Real*);                     \
   template void GeluBackward(int64_t, int64_t, const Real*, Real*);                                \

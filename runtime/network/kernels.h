@@ -1,9 +1,9 @@
 // The passes of a GPT over its activations that are not matrix products: embedding, bias,
-// LayerNorm, GELU, causal softmax, cross-entropy, forward and backward. They know pointers and
-// sizes only, and allocate nothing. Matrices are row-major without gaps; Real is float or double.
-// Every sum has a fixed order, so a result is a pure function of the arguments. Gradients of
-// parameters are added to what is there; other outputs are overwritten unless a comment says
-// otherwise.
+// LayerNorm, GELU, SwiGLU, causal softmax, cross-entropy, forward and backward. They know pointers
+// and sizes only, and allocate nothing. Matrices are row-major without gaps; Real is float or
+// double. Every sum has a fixed order, so a result is a pure function of the arguments. Gradients
+// of parameters are added to what is there; other outputs are overwritten unless a comment says
+// otherwise. A bias, shift or position table that is null is none, and so is its gradient.
 #pragma once
 
 #include <cstdint>
@@ -63,6 +63,10 @@ void NormBackwardWeight(int64_t rows, int64_t cols, const Real* y_gradient, cons
 template <class Real>
 void BiasGeluForward(int64_t rows, int64_t cols, const Real* bias, Real* x, Real* y);
 
+/// The same of an x that has its bias, or none.
+template <class Real>
+void GeluForward(int64_t rows, int64_t cols, const Real* x, Real* y);
+
 /// In place: y_gradient becomes the gradient of x, the biased input; its column sums are added to
 /// bias_gradient.
 template <class Real>
@@ -72,6 +76,16 @@ void BiasGeluBackward(int64_t rows, int64_t cols, const Real* x, Real* y_gradien
 /// The same without the bias.
 template <class Real>
 void GeluBackward(int64_t rows, int64_t cols, const Real* x, Real* y_gradient);
+
+/// y = silu(gate) ⊙ up, silu(x) = x / (1 + e^−x), of rows that hold gate and up one behind the
+/// other (Shazeer, arXiv 2002.05202).
+template <class Real>
+void SwiGluForward(int64_t rows, int64_t cols, const Real* gate_and_up, Real* y);
+
+/// `gradient`, that of gate_and_up, must not overlap y_gradient.
+template <class Real>
+void SwiGluBackward(int64_t rows, int64_t cols, const Real* gate_and_up, const Real* y_gradient,
+                    Real* gradient);
 
 /// In place: row t of the (size, size) scores becomes softmax(scale · scores[t, 0..t]), then zeros.
 template <class Real>

@@ -80,6 +80,16 @@ inline Real Largest(Vector<Real> v) {
   return largest;
 }
 
+/// Calls body(j, lanes) for j = 0, kCount, … with the lanes left of `cols`; the last may be
+/// partial.
+template <class Real, class Body>
+inline void ForLanes(int64_t cols, Body body) {
+  constexpr int64_t kLanes = Lanes<Real>::kCount;
+  int64_t j = 0;
+  for (; j + kLanes <= cols; j += kLanes) body(j, kLanes);
+  if (j < cols) body(j, cols - j);
+}
+
 /// e^x. Doubles use the library's. Floats: Cephes' expf (S. Moshier), relative error about 1e-7; x
 /// is first limited to [-87.3, 88], so that the result is always a normal number.
 inline Vector<double> Exp(Vector<double> x) {

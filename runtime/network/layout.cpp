@@ -14,45 +14,116 @@ namespace {
 // Keeps the weights' random numbers apart from those drawn for other purposes with the same seed.
 constexpr uint64_t kWeightStream = 1;
 
+/// What the parts of a network are called.
+struct Words {
+  NameStyle style;
+  const char* layer;  // the number goes in
+  const char* tokens;
+  const char* norm1;
+  const char* norm2;
+  const char* attention;
+  const char* projection;
+  const char* up;
+  const char* down;
+  const char* final_norm;
+};
+
+constexpr Words kGpt2Words = {NameStyle::kGpt2, "h.{}.",  "wte",  "ln_1",   "ln_2",
+                              "attn",           "c_proj", "c_fc", "c_proj", "ln_f"};
+constexpr Words kLlamaWords = {
+    NameStyle::kLlama, "layers.{}.", "embed_tokens", "input_layernorm", "post_attention_layernorm",
+    "self_attn",       "o_proj",     "up_proj",      "down_proj",       "norm"};
+
+int TensorsPerLayer(const NetworkShape& shape) {
+  const int matrices =
+      (shape.packed_attention() ? 2 : 4) + (shape.mlp == MlpChoice::kSwiGlu ? 3 : 2);
+  return matrices * (shape.bias ? 2 : 1) + 2 * (shape.norm_shifts() ? 2 : 1);
+}
+
+int EmbeddingCount(const NetworkShape& shape) {
+  return shape.positions == PositionChoice::kLearned ? 2 : 1;
+}
+
 }  // namespace
+
+class StageLayout::Builder {
+ public:
+  Builder(const NetworkShape& shape, StageLayout& layout)
+      : shape_(shape), words_(IsLlama(shape) ? kLlamaWords : kGpt2Words), layout_(layout) {}
+
+  void Embeddings() {
+    index_ = 0;
+    Add(fmt::format("{}.weight", words_.tokens), shape_.vocabulary, shape_.hidden,
+        TensorRole::kEmbedding, InitialValue::kNormal);
+    if (shape_.positions == PositionChoice::kLearned) {
+      Add("wpe.weight", shape_.sequence, shape_.hidden, TensorRole::kEmbedding,
+          InitialValue::kNormal);
+    }
+  }
+
+  void Layer(int layer) {
+    index_ = EmbeddingCount(shape_) + TensorsPerLayer(shape_) * layer;
+    const int c = shape_.hidden;
+    const auto inner = static_cast<int>(shape_.inner_size());
+    const auto kv = static_cast<int>(shape_.kv_size());
+    const std::string prefix = fmt::format(fmt::runtime(words_.layer), layer);
+    const std::string attention = prefix + words_.attention + ".";
+    const std::string mlp = prefix + "mlp.";
+    Norm(prefix + words_.norm1);
+    if (shape_.packed_attention()) {
+      Linear(attention + "c_attn", 3 * c, c);
+    } else {
+      Linear(attention + "q_proj", c, c);
+      Linear(attention + "k_proj", kv, c);
+      Linear(attention + "v_proj", kv, c);
+    }
+    Linear(attention + words_.projection, c, c, InitialValue::kResidual);
+    Norm(prefix + words_.norm2);
+    if (shape_.mlp == MlpChoice::kSwiGlu) Linear(mlp + "gate_proj", inner, c);
+    Linear(mlp + words_.up, inner, c);
+    Linear(mlp + words_.down, c, inner, InitialValue::kResidual);
+  }
+
+  void Head() {
+    index_ = EmbeddingCount(shape_) + TensorsPerLayer(shape_) * shape_.layers;
+    Norm(words_.final_norm);
+    Add("lm_head.weight", shape_.vocabulary, shape_.hidden, TensorRole::kHead,
+        InitialValue::kNormal);
+  }
+
+ private:
+  void Norm(const std::string& name) {
+    Add(name + ".weight", shape_.hidden, 1, TensorRole::kVector, InitialValue::kOne);
+    if (!shape_.norm_shifts()) return;
+    Add(name + ".bias", shape_.hidden, 1, TensorRole::kVector, InitialValue::kZero);
+  }
+
+  void Linear(const std::string& name, int rows, int cols,
+              InitialValue initial = InitialValue::kNormal) {
+    Add(name + ".weight", rows, cols, TensorRole::kMatrix, initial);
+    if (shape_.bias) Add(name + ".bias", rows, 1, TensorRole::kVector, InitialValue::kZero);
+  }
+
+  void Add(std::string name, int rows, int cols, TensorRole role, InitialValue initial) {
+    layout_.tensors_.push_back(
+        {std::move(name), rows, cols, role, index_++, layout_.size_, initial, words_.style});
+    const int64_t elements = layout_.tensors_.back().elements();
+    layout_.size_ += (elements + kAlignment - 1) / kAlignment * kAlignment;
+  }
+
+  const NetworkShape& shape_;
+  const Words& words_;
+  StageLayout& layout_;
+  int index_ = 0;
+};
 
 StageLayout::StageLayout(const NetworkShape& shape, LayerRange range) {
   CheckShape(shape);
   CHECK(range.first >= 0 && range.first < range.last && range.last <= shape.layers);
-  const int c = shape.hidden;
-  if (range.first == 0) {
-    Add("wte.weight", shape.vocabulary, c, TensorRole::kEmbedding, 0);
-    Add("wpe.weight", shape.sequence, c, TensorRole::kEmbedding, 1);
-  }
-  for (int layer = range.first; layer < range.last; ++layer) {
-    int index = 2 + kTensorsPerLayer * layer;
-    const auto matrix = [&](const char* name, int rows, int cols) {
-      Add(fmt::format("h.{}.{}.weight", layer, name), rows, cols, TensorRole::kMatrix, index++);
-      Add(fmt::format("h.{}.{}.bias", layer, name), rows, 1, TensorRole::kVector, index++);
-    };
-    const auto norm = [&](const char* name) {
-      Add(fmt::format("h.{}.{}.weight", layer, name), c, 1, TensorRole::kVector, index++);
-      Add(fmt::format("h.{}.{}.bias", layer, name), c, 1, TensorRole::kVector, index++);
-    };
-    norm("ln_1");
-    matrix("attn.c_attn", 3 * c, c);
-    matrix("attn.c_proj", c, c);
-    norm("ln_2");
-    matrix("mlp.c_fc", 4 * c, c);
-    matrix("mlp.c_proj", c, 4 * c);
-  }
-  if (range.last == shape.layers) {
-    const int index = TensorCount(shape) - 3;
-    Add("ln_f.weight", c, 1, TensorRole::kVector, index);
-    Add("ln_f.bias", c, 1, TensorRole::kVector, index + 1);
-    Add("lm_head.weight", shape.vocabulary, c, TensorRole::kHead, index + 2);
-  }
-}
-
-void StageLayout::Add(std::string name, int rows, int cols, TensorRole role, int global_index) {
-  tensors_.push_back({std::move(name), rows, cols, role, global_index, size_});
-  const int64_t elements = tensors_.back().elements();
-  size_ += (elements + kAlignment - 1) / kAlignment * kAlignment;
+  Builder builder(shape, *this);
+  if (range.first == 0) builder.Embeddings();
+  for (int layer = range.first; layer < range.last; ++layer) builder.Layer(layer);
+  if (range.last == shape.layers) builder.Head();
 }
 
 const StageTensor& StageLayout::Find(std::string_view name) const {
@@ -63,7 +134,8 @@ const StageTensor& StageLayout::Find(std::string_view name) const {
 }
 
 int TensorCount(const NetworkShape& shape) {
-  return 5 + StageLayout::kTensorsPerLayer * shape.layers;
+  const int head = shape.norm_shifts() ? 3 : 2;
+  return EmbeddingCount(shape) + TensorsPerLayer(shape) * shape.layers + head;
 }
 
 void InitialiseWeights(const StageLayout& layout, const NetworkShape& shape, uint64_t seed,
@@ -71,13 +143,12 @@ void InitialiseWeights(const StageLayout& layout, const NetworkShape& shape, uin
   std::fill(weights, weights + layout.size(), 0.0f);
   for (const StageTensor& tensor : layout.tensors()) {
     float* values = weights + tensor.offset;
-    if (tensor.role == TensorRole::kVector) {
-      if (tensor.name.find("ln_") != std::string::npos && tensor.name.ends_with(".weight")) {
-        std::fill(values, values + tensor.elements(), 1.0f);
-      }
+    if (tensor.initial == InitialValue::kZero) continue;
+    if (tensor.initial == InitialValue::kOne) {
+      std::fill(values, values + tensor.elements(), 1.0f);
       continue;
     }
-    const bool residual = tensor.name.ends_with("c_proj.weight");
+    const bool residual = tensor.initial == InitialValue::kResidual;
     const double deviation = residual ? 0.02 / std::sqrt(2.0 * shape.layers) : 0.02;
     for (int64_t i = 0; i < tensor.elements(); ++i) {
       const uint64_t bits = RandomBits(seed, static_cast<uint64_t>(tensor.global_index),

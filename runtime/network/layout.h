@@ -16,28 +16,43 @@ enum class TensorRole {
   kMatrix,     ///< weights of a linear layer inside a block
   kEmbedding,  ///< token or position embedding, looked up by row
   kHead,       ///< the output projection
-  kVector,     ///< a bias or a LayerNorm gain or shift
+  kVector,     ///< a bias, or the gain or shift of a norm
+};
+
+/// Whose words name a tensor, and whose conventions files of it follow.
+enum class NameStyle { kGpt2, kLlama };
+
+enum class InitialValue {
+  kNormal,    ///< deviation 0.02
+  kResidual,  ///< deviation 0.02 / sqrt(2 L): its output is added to the residual stream
+  kOne,
+  kZero,
 };
 
 /// One tensor, row-major. Matrices are stored (outputs, inputs); a vector of n has rows n, cols 1.
 struct StageTensor {
-  std::string name;  ///< GPT-2 name, with the layer's number in the whole network
+  std::string name;  ///< with the layer's number in the whole network
   int rows = 0;
   int cols = 0;
   TensorRole role = TensorRole::kMatrix;
   int global_index = 0;  ///< place among all tensors of the network, whatever the partition
   int64_t offset = 0;    ///< in elements from the start of the stage's buffer
+  InitialValue initial = InitialValue::kNormal;
+  NameStyle style = NameStyle::kGpt2;
 
   int64_t elements() const { return static_cast<int64_t>(rows) * cols; }
 };
 
-/// The tensors of a stage in global order: wte, wpe (first stage); twelve per layer; ln_f, lm_head
-/// (last stage). Offsets are multiples of kAlignment elements; the gaps between tensors hold zeros
-/// in every buffer of this layout, and whoever writes such a buffer keeps them zero.
+/// The tensors of a stage in global order: token and learned position embedding (first stage); per
+/// layer first norm, attention (queries, keys, values: packed or one by one; projection), second
+/// norm, MLP (SwiGLU's gate, up, down); final norm, head (last stage); every weight before its
+/// bias. Names are Llama's (Hugging Face) for a network that IsLlama, else GPT-2's, with q_proj,
+/// k_proj, v_proj and gate_proj where GPT-2 has no such tensor. Offsets are multiples of kAlignment
+/// elements; the gaps between tensors hold zeros in every buffer of this layout, and whoever writes
+/// such a buffer keeps them zero.
 class StageLayout {
  public:
   static constexpr int64_t kAlignment = 16;
-  static constexpr int kTensorsPerLayer = 12;
 
   /// Throws Error if the shape is ill-formed. `range` must be a non-empty part of its layers.
   StageLayout(const NetworkShape& shape, LayerRange range);
@@ -51,7 +66,7 @@ class StageLayout {
   const StageTensor& Find(std::string_view name) const;
 
  private:
-  void Add(std::string name, int rows, int cols, TensorRole role, int global_index);
+  class Builder;
 
   std::vector<StageTensor> tensors_;
   int64_t size_ = 0;
@@ -62,7 +77,7 @@ int TensorCount(const NetworkShape& shape);
 
 /// Writes all of `weights` (layout.size() elements): normal with deviation 0.02 for matrices,
 /// embeddings and head; 0.02 / sqrt(2 L) for the two projections of a block that feed the residual
-/// stream; LayerNorm gains 1, shifts and biases 0 (GPT-2). Every element is a function of the seed,
+/// stream; gains of norms 1, shifts and biases 0 (GPT-2). Every element is a function of the seed,
 /// the tensor's global index and the element's place in it, hence the same in every partition.
 void InitialiseWeights(const StageLayout& layout, const NetworkShape& shape, uint64_t seed,
                        float* weights);

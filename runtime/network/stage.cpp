@@ -3,171 +3,240 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <tuple>
+#include <utility>
 
 #include "models/error.h"
-#include "runtime/network/gemm.h"
 #include "runtime/network/kernels.h"
+#include "runtime/network/linear.h"
 
 namespace pipelag {
 namespace {
 
-/// y (rows, outputs) = x (rows, inputs) · wᵀ.
-template <class Real>
-void LinearForward(int64_t rows, int64_t inputs, int64_t outputs, const Real* x, const Real* w,
-                   Real* y) {
-  Multiply<Real>(Transpose::kNo, Transpose::kYes, rows, outputs, inputs, 1, x, inputs, w, inputs, 0,
-                 y, outputs);
-}
-
-template <class Real>
-void LinearBackwardInput(int64_t rows, int64_t inputs, int64_t outputs, const Real* y_gradient,
-                         const Real* w, Real* x_gradient) {
-  Multiply<Real>(Transpose::kNo, Transpose::kNo, rows, inputs, outputs, 1, y_gradient, outputs, w,
-                 inputs, 0, x_gradient, inputs);
-}
-
-template <class Real>
-void LinearBackwardWeight(int64_t rows, int64_t inputs, int64_t outputs, const Real* y_gradient,
-                          const Real* x, Real* w_gradient) {
-  Multiply<Real>(Transpose::kYes, Transpose::kNo, outputs, inputs, rows, 1, y_gradient, outputs, x,
-                 inputs, 1, w_gradient, inputs);
-}
-
-/// The offset of `elements` behind `next`, which moves behind them.
-int64_t Place(int64_t elements, int64_t& next) {
-  const int64_t offset = next;
-  next +=
-      (elements + StageLayout::kAlignment - 1) / StageLayout::kAlignment * StageLayout::kAlignment;
-  return offset;
+template <class T>
+T* Optional(T* buffer, int64_t offset) {
+  return offset < 0 ? nullptr : buffer + offset;
 }
 
 }  // namespace
 
 template <class Real>
-StageNetwork<Real>::StageNetwork(const NetworkShape& shape, LayerRange range, int microbatch_size)
+StageNetwork<Real>::StageNetwork(const NetworkShape& shape, LayerRange range, int microbatch_size,
+                                 Recompute recompute)
     : layout_(shape, range),
+      recompute_(recompute),
       first_(range.first == 0),
       last_(range.last == shape.layers),
       batch_(microbatch_size),
       sequence_(shape.sequence),
-      heads_(shape.heads),
       cols_(shape.hidden),
       rows_(batch_ * sequence_),
-      vocabulary_(shape.vocabulary) {
+      vocabulary_(shape.vocabulary),
+      block_(shape, batch_) {
   CHECK(microbatch_size >= 1);
+  CHECK(recompute != Recompute::kAlternate);
   if (shape.vocabulary > kMostTokens) {
     throw Error(fmt::format("tokens have 16 bits: a vocabulary of {} is more than {}",
                             shape.vocabulary, kMostTokens));
   }
   const int layers = range.last - range.first;
-  PlaceWeights(layers);
-  PlaceActivation(layers);
-  PlaceKept(layers);
-  const int64_t widest = std::max(4 * cols_, last_ ? vocabulary_ : 0);
-  wide_.resize(static_cast<size_t>(rows_ * widest));
+  FindTensors(shape, layers);
+  PlaceGradients(layers);
+  PlaceResults(layers);
+  const int64_t widest = std::max(
+      {block_.ElementsOf(kQkv), block_.ElementsOf(kHidden), last_ ? rows_ * vocabulary_ : 0});
+  wide_.resize(static_cast<size_t>(widest));
   narrow_.resize(static_cast<size_t>(rows_ * cols_));
   stream_.resize(first_ ? static_cast<size_t>(rows_ * cols_) : 0);
-  scores_.resize(static_cast<size_t>(sequence_ * sequence_));
 }
 
 template <class Real>
-void StageNetwork<Real>::PlaceWeights(int layers) {
+void StageNetwork<Real>::FindTensors(const NetworkShape& shape, int layers) {
   auto next = layout_.tensors().begin();
-  const auto take = [&] { return (next++)->offset; };
+  const auto take = [&](int64_t& offset) { offset = (next++)->offset; };
+  const auto linear = [&](int64_t& weight, int64_t& bias) {
+    take(weight);
+    if (shape.bias) take(bias);
+  };
+  const auto norm = [&](int64_t& gain, int64_t& shift) {
+    take(gain);
+    if (shape.norm_shifts()) take(shift);
+  };
   if (first_) {
-    token_table_ = take();
-    position_table_ = take();
+    take(token_table_);
+    if (shape.positions == PositionChoice::kLearned) take(position_table_);
   }
   for (int layer = 0; layer < layers; ++layer) {
-    BlockWeights block{};
-    for (int64_t* offset :
-         {&block.norm1_gain, &block.norm1_shift, &block.qkv, &block.qkv_bias, &block.projection,
-          &block.projection_bias, &block.norm2_gain, &block.norm2_shift, &block.up, &block.up_bias,
-          &block.down, &block.down_bias}) {
-      *offset = take();
+    BlockTensors& block = tensors_.emplace_back();
+    norm(block.norm1_gain, block.norm1_shift);
+    linear(block.attention.query, block.attention.query_bias);
+    if (!shape.packed_attention()) {
+      linear(block.attention.key, block.attention.key_bias);
+      linear(block.attention.value, block.attention.value_bias);
     }
-    block_weights_.push_back(block);
+    linear(block.projection, block.projection_bias);
+    norm(block.norm2_gain, block.norm2_shift);
+    if (shape.mlp == MlpChoice::kSwiGlu) linear(block.mlp.gate, block.mlp.gate_bias);
+    linear(block.mlp.up, block.mlp.up_bias);
+    linear(block.mlp.down, block.mlp.down_bias);
   }
   if (last_) {
-    final_gain_ = take();
-    final_shift_ = take();
-    head_ = take();
+    norm(final_gain_, final_shift_);
+    take(head_);
   }
   CHECK(next == layout_.tensors().end());
 }
 
 template <class Real>
-void StageNetwork<Real>::PlaceActivation(int layers) {
-  int64_t next = 0;
-  const auto place = [&](int64_t elements) { return Place(elements, next); };
-  int64_t stream = place(rows_ * cols_);
+void StageNetwork<Real>::PlaceGradients(int layers) {
   for (int layer = 0; layer < layers; ++layer) {
-    BlockResults block{};
-    block.input = stream;
-    block.mean1 = place(rows_);
-    block.deviation1 = place(rows_);
-    block.norm1 = place(rows_ * cols_);
-    block.qkv = place(rows_ * 3 * cols_);
-    block.probabilities = place(batch_ * heads_ * sequence_ * sequence_);
-    block.attended = place(rows_ * cols_);
-    block.middle = place(rows_ * cols_);
-    block.mean2 = place(rows_);
-    block.deviation2 = place(rows_);
-    block.norm2 = place(rows_ * cols_);
-    block.hidden = place(rows_ * 4 * cols_);
-    block.gelu = place(rows_ * 4 * cols_);
-    block.output = stream = place(rows_ * cols_);
-    block_results_.push_back(block);
+    auto& block = kept_gradients_.emplace_back();
+    for (uint8_t g = 0; g < kBlockGradients; ++g) {
+      block[g] = kept_.Take(block_.ElementsOf(static_cast<BlockGradient>(g)));
+    }
   }
+  if (first_) kept_input_ = kept_.Take(rows_ * cols_);
   if (last_) {
-    final_mean_ = place(rows_);
-    final_deviation_ = place(rows_);
-    final_norm_ = place(rows_ * cols_);
-    head_probabilities_ = place(rows_ * vocabulary_);
+    kept_logits_ = kept_.Take(rows_ * vocabulary_);
+    kept_final_norm_ = kept_.Take(rows_ * cols_);
   }
-  activation_elements_ = next;
 }
 
 template <class Real>
-void StageNetwork<Real>::PlaceKept(int layers) {
-  int64_t next = 0;
-  const auto place = [&](int64_t elements) { return Place(elements, next); };
+void StageNetwork<Real>::PlaceResults(int layers) {
+  Places scratch;
+  // For the backward in one, and for that in halves.
+  const auto place = [&](bool dropped, bool weights_need, int64_t elements,
+                         int64_t in_scratch) -> std::pair<Place, Place> {
+    if (!dropped) {
+      const Place stays{Place::In::kSlot, slot_.Take(elements)};
+      return {stays, stays};
+    }
+    const Place passing{Place::In::kScratch, in_scratch};
+    if (!weights_need) return {passing, passing};
+    return {passing, {Place::In::kKept, kept_.Take(elements)}};
+  };
+  // Blocks are computed again one at a time, in the same scratch.
+  std::array<int64_t, kBlockResults> in_scratch{};
+  for (uint8_t r = 0; r < kBlockResults; ++r) {
+    const auto result = static_cast<BlockResult>(r);
+    if (IsDropped(result, recompute_)) in_scratch[r] = scratch.Take(block_.ElementsOf(result));
+  }
   for (int layer = 0; layer < layers; ++layer) {
-    BlockKept block{};
-    block.output = place(rows_ * cols_);
-    block.hidden = place(rows_ * 4 * cols_);
-    block.norm2 = place(rows_ * cols_);
-    block.middle = place(rows_ * cols_);
-    block.qkv = place(rows_ * 3 * cols_);
-    block.norm1 = place(rows_ * cols_);
-    block_kept_.push_back(block);
+    streams_.push_back({Place::In::kSlot, slot_.Take(rows_ * cols_)});
+    BlockPlaces& whole = whole_.blocks.emplace_back();
+    BlockPlaces& halves = halves_.blocks.emplace_back();
+    for (uint8_t r = 0; r < kBlockResults; ++r) {
+      const auto result = static_cast<BlockResult>(r);
+      std::tie(whole[r], halves[r]) = place(IsDropped(result, recompute_), WeightsNeed(result),
+                                            block_.ElementsOf(result), in_scratch[r]);
+    }
   }
-  if (first_) kept_input_ = place(rows_ * cols_);
-  if (last_) {
-    kept_logits_ = place(rows_ * vocabulary_);
-    kept_final_norm_ = place(rows_ * cols_);
+  if (!last_ && recompute_ != Recompute::kNone) {
+    streams_.push_back({Place::In::kScratch, scratch.Take(rows_ * cols_)});
+  } else {
+    streams_.push_back({Place::In::kSlot, slot_.Take(rows_ * cols_)});
   }
-  kept_elements_ = next;
+  for (uint8_t r = 0; last_ && r < kHeadResults; ++r) {
+    const bool probabilities = r == kTokenProbabilities;
+    const bool dropped =
+        recompute_ == Recompute::kFull || (recompute_ == Recompute::kSelective && !probabilities);
+    const int64_t elements = ElementsOf(static_cast<HeadResult>(r));
+    const int64_t offset = dropped ? scratch.Take(elements) : 0;
+    std::tie(whole_.head[r], halves_.head[r]) = place(dropped, !probabilities, elements, offset);
+  }
+  scratch_.resize(static_cast<size_t>(scratch.size()));
+}
+
+template <class Real>
+int64_t StageNetwork<Real>::ElementsOf(HeadResult result) const {
+  if (result == kTokenProbabilities) return rows_ * vocabulary_;
+  return result == kFinalNorm ? rows_ * cols_ : rows_;
+}
+
+template <class Real>
+template <class T>
+T* StageNetwork<Real>::Resolve(Place place, T* slot, T* kept) {
+  switch (place.in) {
+    case Place::In::kSlot:
+      return slot == nullptr ? nullptr : slot + place.offset;
+    case Place::In::kKept:
+      return kept == nullptr ? nullptr : kept + place.offset;
+    case Place::In::kScratch:
+      break;
+  }
+  return scratch_.data() + place.offset;
+}
+
+template <class Real>
+template <class T, size_t kCount>
+std::array<T*, kCount> StageNetwork<Real>::ResolveAll(const std::array<Place, kCount>& places,
+                                                      T* slot, T* kept) {
+  std::array<T*, kCount> pointers{};
+  for (size_t i = 0; i < kCount; ++i) pointers[i] = Resolve(places[i], slot, kept);
+  return pointers;
+}
+
+template <class Real>
+BlockPointers<const Real> StageNetwork<Real>::Recovered(const Plan& plan, size_t b,
+                                                        const Real* weights, const Real* activation,
+                                                        Real* kept) {
+  const auto from = ResolveAll<const Real>(plan.blocks[b], activation, kept);
+  const auto to = ResolveAll<Real>(plan.blocks[b], nullptr, kept);
+  block_.Recalculate(recompute_, weights, tensors_[b], StreamIn(b, activation), from, to);
+  return from;
+}
+
+template <class Real>
+std::array<const Real*, StageNetwork<Real>::kHeadResults> StageNetwork<Real>::RecoveredHead(
+    const Plan& plan, const Real* weights, const Real* activation, const Token* targets,
+    Real* kept) {
+  const auto to = ResolveAll<Real>(plan.head, nullptr, kept);
+  if (recompute_ != Recompute::kNone) {
+    FinalNorm(weights, StreamIn(tensors_.size(), activation), to);
+  }
+  if (recompute_ == Recompute::kFull) PredictTokens(weights, targets, to);
+  return ResolveAll<const Real>(plan.head, activation, kept);
 }
 
 template <class Real>
 double StageNetwork<Real>::Forward(const Real* weights, const Token* tokens, const Real* input,
                                    const Token* targets, Real* activation, Real* output) {
-  Real* stream = activation + block_results_.front().input;
+  Real* stream = Resolve<Real>(streams_.front(), activation, nullptr);
   if (first_) {
     EmbedForward(tokens, batch_, sequence_, cols_, weights + token_table_,
-                 weights + position_table_, stream);
+                 Optional(weights, position_table_), stream);
   } else {
     std::copy(input, input + boundary_elements(), stream);
   }
-  for (size_t block = 0; block < block_results_.size(); ++block) {
-    BlockForward(weights, block_weights_[block], block_results_[block], activation);
+  for (size_t b = 0; b < tensors_.size(); ++b) {
+    Real* next = Resolve<Real>(streams_[b + 1], activation, nullptr);
+    block_.Forward(weights, tensors_[b], stream,
+                   ResolveAll<Real>(whole_.blocks[b], activation, nullptr), next);
+    stream = next;
   }
-  if (last_) return HeadForward(weights, targets, activation);
-  const Real* result = activation + block_results_.back().output;
-  std::copy(result, result + boundary_elements(), output);
-  return 0;
+  if (!last_) {
+    std::copy(stream, stream + boundary_elements(), output);
+    return 0;
+  }
+  const auto to = ResolveAll<Real>(whole_.head, activation, nullptr);
+  FinalNorm(weights, stream, to);
+  return PredictTokens(weights, targets, to);
+}
+
+template <class Real>
+void StageNetwork<Real>::FinalNorm(const Real* weights, const Real* stream,
+                                   const std::array<Real*, kHeadResults>& to) const {
+  block_.norm().Forward(stream, weights + final_gain_, Optional(weights, final_shift_),
+                        to[kFinalMean], to[kFinalDeviation], to[kFinalNorm]);
+}
+
+template <class Real>
+double StageNetwork<Real>::PredictTokens(const Real* weights, const Token* targets,
+                                         const std::array<Real*, kHeadResults>& to) const {
+  LinearForward(rows_, cols_, vocabulary_, to[kFinalNorm], weights + head_,
+                to[kTokenProbabilities]);
+  return CrossEntropyForward(rows_, vocabulary_, targets, to[kTokenProbabilities]);
 }
 
 template <class Real>
@@ -180,13 +249,14 @@ void StageNetwork<Real>::Backward(const Real* weights, const Real* activation, c
   } else {
     std::copy(output_gradient, output_gradient + boundary_elements(), stream_gradient);
   }
-  for (size_t block = block_results_.size(); block-- > 0;) {
-    BlockBackward(weights, block_weights_[block], block_results_[block], activation,
-                  stream_gradient, gradients);
+  for (size_t b = tensors_.size(); b-- > 0;) {
+    const auto from = Recovered(whole_, b, weights, activation, nullptr);
+    block_.Backward(weights, tensors_[b], StreamIn(b, activation), from, stream_gradient,
+                    wide_.data(), narrow_.data(), gradients);
   }
   if (first_) {
     EmbedBackward(tokens, batch_, sequence_, cols_, stream_gradient, gradients + token_table_,
-                  gradients + position_table_);
+                  Optional(gradients, position_table_));
   }
 }
 
@@ -200,9 +270,12 @@ void StageNetwork<Real>::BackwardInput(const Real* weights, const Real* activati
   } else {
     std::copy(output_gradient, output_gradient + boundary_elements(), stream_gradient);
   }
-  for (size_t block = block_results_.size(); block-- > 0;) {
-    BlockBackwardInput(weights, block_weights_[block], block_results_[block], block_kept_[block],
-                       activation, stream_gradient, kept);
+  for (size_t b = tensors_.size(); b-- > 0;) {
+    const auto from = Recovered(halves_, b, weights, activation, kept);
+    std::array<Real*, kBlockGradients> to{};
+    for (size_t g = 0; g < to.size(); ++g) to[g] = kept + kept_gradients_[b][g];
+    block_.BackwardInput(weights, tensors_[b], StreamIn(b, activation), from, stream_gradient,
+                         narrow_.data(), to);
   }
 }
 
@@ -210,213 +283,55 @@ template <class Real>
 void StageNetwork<Real>::BackwardWeight(const Real* activation, const Token* tokens,
                                         const Real* kept, Real* gradients) {
   if (last_) {
-    LinearBackwardWeight(rows_, cols_, vocabulary_, kept + kept_logits_, activation + final_norm_,
+    const auto from = ResolveAll<const Real>(halves_.head, activation, kept);
+    LinearBackwardWeight(rows_, cols_, vocabulary_, kept + kept_logits_, from[kFinalNorm],
                          gradients + head_);
-    NormBackwardWeight(rows_, cols_, kept + kept_final_norm_,
-                       activation + block_results_.back().output, activation + final_mean_,
-                       activation + final_deviation_, gradients + final_gain_,
-                       gradients + final_shift_);
+    block_.norm().BackwardWeight(kept + kept_final_norm_, StreamIn(tensors_.size(), activation),
+                                 from[kFinalMean], from[kFinalDeviation], gradients + final_gain_,
+                                 Optional(gradients, final_shift_));
   }
-  for (size_t block = block_results_.size(); block-- > 0;) {
-    BlockBackwardWeight(block_weights_[block], block_results_[block], block_kept_[block],
-                        activation, kept, gradients);
+  for (size_t b = tensors_.size(); b-- > 0;) {
+    std::array<const Real*, kBlockGradients> of{};
+    for (size_t g = 0; g < of.size(); ++g) of[g] = kept + kept_gradients_[b][g];
+    block_.BackwardWeight(tensors_[b], StreamIn(b, activation),
+                          ResolveAll<const Real>(halves_.blocks[b], activation, kept), of,
+                          gradients);
   }
   if (first_) {
     EmbedBackward(tokens, batch_, sequence_, cols_, kept + kept_input_, gradients + token_table_,
-                  gradients + position_table_);
+                  Optional(gradients, position_table_));
   }
-}
-
-template <class Real>
-void StageNetwork<Real>::BlockForward(const Real* weights, const BlockWeights& at,
-                                      const BlockResults& to, Real* activation) const {
-  const auto w = [&](int64_t offset) { return weights + offset; };
-  const auto a = [&](int64_t offset) { return activation + offset; };
-  NormForward(rows_, cols_, a(to.input), w(at.norm1_gain), w(at.norm1_shift), a(to.mean1),
-              a(to.deviation1), a(to.norm1));
-  LinearForward(rows_, cols_, 3 * cols_, a(to.norm1), w(at.qkv), a(to.qkv));
-  AddBias(rows_, 3 * cols_, w(at.qkv_bias), a(to.qkv));
-  AttentionForward(a(to.qkv), a(to.probabilities), a(to.attended));
-  LinearForward(rows_, cols_, cols_, a(to.attended), w(at.projection), a(to.middle));
-  AddBiasAndResidual(rows_, cols_, w(at.projection_bias), a(to.input), a(to.middle));
-
-  NormForward(rows_, cols_, a(to.middle), w(at.norm2_gain), w(at.norm2_shift), a(to.mean2),
-              a(to.deviation2), a(to.norm2));
-  LinearForward(rows_, cols_, 4 * cols_, a(to.norm2), w(at.up), a(to.hidden));
-  BiasGeluForward(rows_, 4 * cols_, w(at.up_bias), a(to.hidden), a(to.gelu));
-  LinearForward(rows_, 4 * cols_, cols_, a(to.gelu), w(at.down), a(to.output));
-  AddBiasAndResidual(rows_, cols_, w(at.down_bias), a(to.middle), a(to.output));
-}
-
-template <class Real>
-void StageNetwork<Real>::BlockBackward(const Real* weights, const BlockWeights& at,
-                                       const BlockResults& from, const Real* activation,
-                                       Real* stream_gradient, Real* gradients) {
-  const auto w = [&](int64_t offset) { return weights + offset; };
-  const auto g = [&](int64_t offset) { return gradients + offset; };
-  const auto a = [&](int64_t offset) { return activation + offset; };
-  Real* wide = wide_.data();
-  Real* narrow = narrow_.data();
-
-  AddColumnSums(rows_, cols_, stream_gradient, g(at.down_bias));
-  LinearBackwardWeight(rows_, 4 * cols_, cols_, stream_gradient, a(from.gelu), g(at.down));
-  LinearBackwardInput(rows_, 4 * cols_, cols_, stream_gradient, w(at.down), wide);
-  BiasGeluBackward(rows_, 4 * cols_, a(from.hidden), wide, g(at.up_bias));
-  LinearBackwardWeight(rows_, cols_, 4 * cols_, wide, a(from.norm2), g(at.up));
-  LinearBackwardInput(rows_, cols_, 4 * cols_, wide, w(at.up), narrow);
-  NormBackward(rows_, cols_, narrow, a(from.middle), w(at.norm2_gain), a(from.mean2),
-               a(from.deviation2), stream_gradient, g(at.norm2_gain), g(at.norm2_shift));
-
-  AddColumnSums(rows_, cols_, stream_gradient, g(at.projection_bias));
-  LinearBackwardWeight(rows_, cols_, cols_, stream_gradient, a(from.attended), g(at.projection));
-  LinearBackwardInput(rows_, cols_, cols_, stream_gradient, w(at.projection), narrow);
-  AttentionBackward(a(from.qkv), a(from.probabilities), narrow, wide);
-  AddColumnSums(rows_, 3 * cols_, wide, g(at.qkv_bias));
-  LinearBackwardWeight(rows_, cols_, 3 * cols_, wide, a(from.norm1), g(at.qkv));
-  LinearBackwardInput(rows_, cols_, 3 * cols_, wide, w(at.qkv), narrow);
-  NormBackward(rows_, cols_, narrow, a(from.input), w(at.norm1_gain), a(from.mean1),
-               a(from.deviation1), stream_gradient, g(at.norm1_gain), g(at.norm1_shift));
-}
-
-template <class Real>
-void StageNetwork<Real>::BlockBackwardInput(const Real* weights, const BlockWeights& at,
-                                            const BlockResults& from, const BlockKept& to,
-                                            const Real* activation, Real* stream_gradient,
-                                            Real* kept) {
-  const auto w = [&](int64_t offset) { return weights + offset; };
-  const auto k = [&](int64_t offset) { return kept + offset; };
-  const auto a = [&](int64_t offset) { return activation + offset; };
-
-  std::copy(stream_gradient, stream_gradient + boundary_elements(), k(to.output));
-  LinearBackwardInput(rows_, 4 * cols_, cols_, stream_gradient, w(at.down), k(to.hidden));
-  GeluBackward(rows_, 4 * cols_, a(from.hidden), k(to.hidden));
-  LinearBackwardInput(rows_, cols_, 4 * cols_, k(to.hidden), w(at.up), k(to.norm2));
-  NormBackwardInput(rows_, cols_, k(to.norm2), a(from.middle), w(at.norm2_gain), a(from.mean2),
-                    a(from.deviation2), stream_gradient);
-
-  std::copy(stream_gradient, stream_gradient + boundary_elements(), k(to.middle));
-  LinearBackwardInput(rows_, cols_, cols_, stream_gradient, w(at.projection), narrow_.data());
-  AttentionBackward(a(from.qkv), a(from.probabilities), narrow_.data(), k(to.qkv));
-  LinearBackwardInput(rows_, cols_, 3 * cols_, k(to.qkv), w(at.qkv), k(to.norm1));
-  NormBackwardInput(rows_, cols_, k(to.norm1), a(from.input), w(at.norm1_gain), a(from.mean1),
-                    a(from.deviation1), stream_gradient);
-}
-
-template <class Real>
-void StageNetwork<Real>::BlockBackwardWeight(const BlockWeights& at, const BlockResults& from,
-                                             const BlockKept& with, const Real* activation,
-                                             const Real* kept, Real* gradients) const {
-  const auto g = [&](int64_t offset) { return gradients + offset; };
-  const auto k = [&](int64_t offset) { return kept + offset; };
-  const auto a = [&](int64_t offset) { return activation + offset; };
-
-  AddColumnSums(rows_, cols_, k(with.output), g(at.down_bias));
-  LinearBackwardWeight(rows_, 4 * cols_, cols_, k(with.output), a(from.gelu), g(at.down));
-  AddColumnSums(rows_, 4 * cols_, k(with.hidden), g(at.up_bias));
-  LinearBackwardWeight(rows_, cols_, 4 * cols_, k(with.hidden), a(from.norm2), g(at.up));
-  NormBackwardWeight(rows_, cols_, k(with.norm2), a(from.middle), a(from.mean2), a(from.deviation2),
-                     g(at.norm2_gain), g(at.norm2_shift));
-
-  AddColumnSums(rows_, cols_, k(with.middle), g(at.projection_bias));
-  LinearBackwardWeight(rows_, cols_, cols_, k(with.middle), a(from.attended), g(at.projection));
-  AddColumnSums(rows_, 3 * cols_, k(with.qkv), g(at.qkv_bias));
-  LinearBackwardWeight(rows_, cols_, 3 * cols_, k(with.qkv), a(from.norm1), g(at.qkv));
-  NormBackwardWeight(rows_, cols_, k(with.norm1), a(from.input), a(from.mean1), a(from.deviation1),
-                     g(at.norm1_gain), g(at.norm1_shift));
-}
-
-template <class Real>
-void StageNetwork<Real>::AttentionForward(const Real* qkv, Real* probabilities,
-                                          Real* attended) const {
-  const int64_t t = sequence_;
-  const int64_t d = cols_ / heads_;
-  const Real scale = static_cast<Real>(1 / std::sqrt(static_cast<double>(d)));
-  for (int64_t b = 0; b < batch_; ++b) {
-    for (int64_t h = 0; h < heads_; ++h) {
-      const Real* q = qkv + b * t * 3 * cols_ + h * d;
-      const Real* k = q + cols_;
-      const Real* v = k + cols_;
-      Real* p = probabilities + (b * heads_ + h) * t * t;
-      Multiply<Real>(Transpose::kNo, Transpose::kYes, t, t, d, 1, q, 3 * cols_, k, 3 * cols_, 0, p,
-                     t);
-      CausalSoftmaxForward(t, scale, p);
-      Multiply<Real>(Transpose::kNo, Transpose::kNo, t, d, t, 1, p, t, v, 3 * cols_, 0,
-                     attended + b * t * cols_ + h * d, cols_);
-    }
-  }
-}
-
-template <class Real>
-void StageNetwork<Real>::AttentionBackward(const Real* qkv, const Real* probabilities,
-                                           const Real* attended_gradient, Real* qkv_gradient) {
-  const int64_t t = sequence_;
-  const int64_t d = cols_ / heads_;
-  const int64_t stride = 3 * cols_;
-  const Real scale = static_cast<Real>(1 / std::sqrt(static_cast<double>(d)));
-  Real* scores = scores_.data();
-  for (int64_t b = 0; b < batch_; ++b) {
-    for (int64_t h = 0; h < heads_; ++h) {
-      const Real* q = qkv + b * t * stride + h * d;
-      const Real* k = q + cols_;
-      const Real* v = k + cols_;
-      const Real* p = probabilities + (b * heads_ + h) * t * t;
-      const Real* out = attended_gradient + b * t * cols_ + h * d;
-      Real* q_gradient = qkv_gradient + b * t * stride + h * d;
-      Real* k_gradient = q_gradient + cols_;
-      Real* v_gradient = k_gradient + cols_;
-      Multiply<Real>(Transpose::kYes, Transpose::kNo, t, d, t, 1, p, t, out, cols_, 0, v_gradient,
-                     stride);
-      Multiply<Real>(Transpose::kNo, Transpose::kYes, t, t, d, 1, out, cols_, v, stride, 0, scores,
-                     t);
-      CausalSoftmaxBackward(t, scale, p, scores);
-      Multiply<Real>(Transpose::kNo, Transpose::kNo, t, d, t, 1, scores, t, k, stride, 0,
-                     q_gradient, stride);
-      Multiply<Real>(Transpose::kYes, Transpose::kNo, t, d, t, 1, scores, t, q, stride, 0,
-                     k_gradient, stride);
-    }
-  }
-}
-
-template <class Real>
-double StageNetwork<Real>::HeadForward(const Real* weights, const Token* targets,
-                                       Real* activation) const {
-  Real* norm = activation + final_norm_;
-  Real* logits = activation + head_probabilities_;
-  NormForward(rows_, cols_, activation + block_results_.back().output, weights + final_gain_,
-              weights + final_shift_, activation + final_mean_, activation + final_deviation_,
-              norm);
-  LinearForward(rows_, cols_, vocabulary_, norm, weights + head_, logits);
-  return CrossEntropyForward(rows_, vocabulary_, targets, logits);
 }
 
 template <class Real>
 void StageNetwork<Real>::HeadBackward(const Real* weights, const Real* activation,
                                       const Token* targets, Real loss_scale, Real* stream_gradient,
                                       Real* gradients) {
+  const auto from = RecoveredHead(whole_, weights, activation, targets, nullptr);
   Real* logits = wide_.data();
-  CrossEntropyBackward(rows_, vocabulary_, activation + head_probabilities_, targets, loss_scale,
-                       logits);
-  LinearBackwardWeight(rows_, cols_, vocabulary_, logits, activation + final_norm_,
-                       gradients + head_);
+  CrossEntropyBackward(rows_, vocabulary_, from[kTokenProbabilities], targets, loss_scale, logits);
+  LinearBackwardWeight(rows_, cols_, vocabulary_, logits, from[kFinalNorm], gradients + head_);
   LinearBackwardInput(rows_, cols_, vocabulary_, logits, weights + head_, narrow_.data());
   std::fill(stream_gradient, stream_gradient + boundary_elements(), Real{0});
-  NormBackward(rows_, cols_, narrow_.data(), activation + block_results_.back().output,
-               weights + final_gain_, activation + final_mean_, activation + final_deviation_,
-               stream_gradient, gradients + final_gain_, gradients + final_shift_);
+  block_.norm().Backward(narrow_.data(), StreamIn(tensors_.size(), activation),
+                         weights + final_gain_, from[kFinalMean], from[kFinalDeviation],
+                         stream_gradient, gradients + final_gain_,
+                         Optional(gradients, final_shift_));
 }
 
 template <class Real>
 void StageNetwork<Real>::HeadBackwardInput(const Real* weights, const Real* activation,
                                            const Token* targets, Real loss_scale,
-                                           Real* stream_gradient, Real* kept) const {
-  CrossEntropyBackward(rows_, vocabulary_, activation + head_probabilities_, targets, loss_scale,
+                                           Real* stream_gradient, Real* kept) {
+  const auto from = RecoveredHead(halves_, weights, activation, targets, kept);
+  CrossEntropyBackward(rows_, vocabulary_, from[kTokenProbabilities], targets, loss_scale,
                        kept + kept_logits_);
   LinearBackwardInput(rows_, cols_, vocabulary_, kept + kept_logits_, weights + head_,
                       kept + kept_final_norm_);
   std::fill(stream_gradient, stream_gradient + boundary_elements(), Real{0});
-  NormBackwardInput(rows_, cols_, kept + kept_final_norm_,
-                    activation + block_results_.back().output, weights + final_gain_,
-                    activation + final_mean_, activation + final_deviation_, stream_gradient);
+  block_.norm().BackwardInput(kept + kept_final_norm_, StreamIn(tensors_.size(), activation),
+                              weights + final_gain_, from[kFinalMean], from[kFinalDeviation],
+                              stream_gradient);
 }
 
 template class StageNetwork<float>;

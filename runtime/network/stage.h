@@ -1,20 +1,22 @@
-// One stage of a pre-LayerNorm GPT (Radford et al., GPT-2, 2019): what a micro-batch goes through
-// forward and backward, as products and kernels over one buffer of weights, one of gradients and
-// one activation slot per micro-batch in flight. Knows no schedule, rank, thread or optimizer.
+// One stage of a network: what a micro-batch goes through forward and backward, over one buffer of
+// weights, one of gradients and one activation slot per micro-batch in flight. Knows no schedule,
+// rank, thread or optimizer.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
 #include "models/network.h"
 #include "runtime/data/token.h"
+#include "runtime/network/block.h"
 #include "runtime/network/layout.h"
 
 namespace pipelag {
 
-/// A block: x + proj(attention(ln_1 x)), then x + c_proj(gelu(c_fc(ln_2 x))). Attention is causal
-/// with scale 1 / sqrt(C / heads); q, k, v are packed in that order in c_attn. After the last block
-/// ln_f, then logits = x · lm_headᵀ, then the cross-entropy with the targets.
+/// By default a GPT-2 (Radford et al., 2019). A block: x + proj(attention(norm(x))), then
+/// x + mlp(norm(x)), see block.h. After the last block a norm, then logits = x · lm_headᵀ, then the
+/// cross-entropy with the targets.
 ///
 /// All buffers are the caller's. A slot is written by one Forward and read by the Backward of the
 /// same micro-batch, or by its BackwardInput and BackwardWeight; slots, weights and gradients of
@@ -25,17 +27,21 @@ namespace pipelag {
 template <class Real>
 class StageNetwork {
  public:
-  /// `range` is a non-empty part of the layers; B = `microbatch_size` ≥ 1. Throws Error for an
-  /// ill-formed shape and for a vocabulary above kMostTokens.
-  StageNetwork(const NetworkShape& shape, LayerRange range, int microbatch_size);
+  /// `range` is a non-empty part of the layers; B = `microbatch_size` ≥ 1. `recompute`, any but
+  /// kAlternate, says what a slot does not hold and the backward computes again, to the last bit
+  /// the same as long as it is given the weights of the forward. Throws Error for an ill-formed
+  /// shape and for a vocabulary above kMostTokens.
+  StageNetwork(const NetworkShape& shape, LayerRange range, int microbatch_size,
+               Recompute recompute = Recompute::kNone);
 
   const StageLayout& layout() const { return layout_; }
   bool first() const { return first_; }  ///< takes tokens
   bool last() const { return last_; }    ///< yields the loss
 
-  /// Elements of one activation slot: all that the backward needs, a copy of the stage's input (or
-  /// the embedded tokens) and of its output included. 64-byte alignment of a slot is best.
-  int64_t activation_elements() const { return activation_elements_; }
+  /// Elements of one activation slot: all that the backward needs and does not compute again, a
+  /// copy of the stage's input (or the embedded tokens) included. 64-byte alignment of a slot is
+  /// best.
+  int64_t activation_elements() const { return slot_.size(); }
 
   /// B · T · C, the elements of a message between stages.
   int64_t boundary_elements() const { return rows_ * cols_; }
@@ -58,93 +64,99 @@ class StageNetwork {
 
   /// Backward in two halves, to the last bit the same. The first writes the input's gradient and,
   /// to `kept`, kept_elements() that the second adds the weights' gradient from, any time later,
-  /// without weights. Either needs the activation, BackwardWeight the tokens, BackwardInput the
-  /// targets.
+  /// without weights, what was computed again included. Either needs the activation, BackwardWeight
+  /// the tokens, BackwardInput the targets.
   void BackwardInput(const Real* weights, const Real* activation, const Token* targets,
                      const Real* output_gradient, Real loss_scale, Real* input_gradient,
                      Real* kept);
   void BackwardWeight(const Real* activation, const Token* tokens, const Real* kept,
                       Real* gradients);
-  int64_t kept_elements() const { return kept_elements_; }
+  int64_t kept_elements() const { return kept_.size(); }
 
  private:
-  /// Offsets of one block's tensors in the stage's buffer.
-  struct BlockWeights {
-    int64_t norm1_gain, norm1_shift, qkv, qkv_bias, projection, projection_bias;
-    int64_t norm2_gain, norm2_shift, up, up_bias, down, down_bias;
+  /// Where something lies between forward and backward: in the activation slot, in what
+  /// BackwardInput keeps, or in scratch, of use within one call.
+  struct Place {
+    enum class In : uint8_t { kSlot, kKept, kScratch } in = In::kSlot;
+    int64_t offset = 0;
+  };
+  using BlockPlaces = std::array<Place, kBlockResults>;
+  /// What the last stage computes behind its blocks.
+  enum HeadResult : uint8_t {
+    kFinalMean,
+    kFinalDeviation,
+    kFinalNorm,
+    kTokenProbabilities,
+    kHeadResults
+  };
+  /// All places, as the forward and the backward in one have them, or the backward in halves.
+  struct Plan {
+    std::vector<BlockPlaces> blocks;
+    std::array<Place, kHeadResults> head;
   };
 
-  /// Offsets of one block's results in an activation slot.
-  struct BlockResults {
-    int64_t input;  ///< the residual stream before the block
-    int64_t mean1, deviation1, norm1;
-    int64_t qkv, probabilities, attended;
-    int64_t middle;  ///< the residual stream after attention
-    int64_t mean2, deviation2, norm2;
-    int64_t hidden, gelu;  ///< c_fc with its bias, before and after GELU
-    int64_t output;        ///< the residual stream after the block
-  };
+  void FindTensors(const NetworkShape& shape, int layers);
+  void PlaceResults(int layers);
+  void PlaceGradients(int layers);
+  int64_t ElementsOf(HeadResult result) const;
+  /// Slot and kept may be null where nothing of theirs is asked for.
+  template <class T>
+  T* Resolve(Place place, T* slot, T* kept);
+  template <class T, size_t kCount>
+  std::array<T*, kCount> ResolveAll(const std::array<Place, kCount>& places, T* slot, T* kept);
+  /// Computes again what block `b` or the head lacks, to where `plan` has it.
+  BlockPointers<const Real> Recovered(const Plan& plan, size_t b, const Real* weights,
+                                      const Real* activation, Real* kept);
+  std::array<const Real*, kHeadResults> RecoveredHead(const Plan& plan, const Real* weights,
+                                                      const Real* activation, const Token* targets,
+                                                      Real* kept);
+  /// What goes into block `b`, or into the head.
+  const Real* StreamIn(size_t b, const Real* activation) {
+    return Resolve<const Real>(streams_[b], activation, nullptr);
+  }
 
-  /// Offsets, in what BackwardInput keeps, of the gradients of one block's results.
-  struct BlockKept {
-    int64_t output, hidden, norm2, middle, qkv, norm1;
-  };
-
-  void PlaceWeights(int layers);
-  void PlaceActivation(int layers);
-  void PlaceKept(int layers);
-
-  void AttentionForward(const Real* qkv, Real* probabilities, Real* attended) const;
-  void AttentionBackward(const Real* qkv, const Real* probabilities, const Real* attended_gradient,
-                         Real* qkv_gradient);
-  void BlockForward(const Real* weights, const BlockWeights& at, const BlockResults& to,
-                    Real* activation) const;
-  void BlockBackward(const Real* weights, const BlockWeights& at, const BlockResults& from,
-                     const Real* activation, Real* stream_gradient, Real* gradients);
-  void BlockBackwardInput(const Real* weights, const BlockWeights& at, const BlockResults& from,
-                          const BlockKept& to, const Real* activation, Real* stream_gradient,
-                          Real* kept);
-  void BlockBackwardWeight(const BlockWeights& at, const BlockResults& from, const BlockKept& with,
-                           const Real* activation, const Real* kept, Real* gradients) const;
-  double HeadForward(const Real* weights, const Token* targets, Real* activation) const;
+  void FinalNorm(const Real* weights, const Real* stream,
+                 const std::array<Real*, kHeadResults>& to) const;
+  double PredictTokens(const Real* weights, const Token* targets,
+                       const std::array<Real*, kHeadResults>& to) const;
   void HeadBackward(const Real* weights, const Real* activation, const Token* targets,
                     Real loss_scale, Real* stream_gradient, Real* gradients);
   void HeadBackwardInput(const Real* weights, const Real* activation, const Token* targets,
-                         Real loss_scale, Real* stream_gradient, Real* kept) const;
+                         Real loss_scale, Real* stream_gradient, Real* kept);
 
   StageLayout layout_;
+  Recompute recompute_;
   bool first_;
   bool last_;
   int64_t batch_;
   int64_t sequence_;
-  int64_t heads_;
   int64_t cols_;  ///< C
   int64_t rows_;  ///< B · T
   int64_t vocabulary_;
+  NetworkBlock<Real> block_;
 
-  std::vector<BlockWeights> block_weights_;
-  std::vector<BlockResults> block_results_;
-  int64_t token_table_ = 0;
-  int64_t position_table_ = 0;
-  int64_t final_gain_ = 0;
-  int64_t final_shift_ = 0;
-  int64_t head_ = 0;
-  int64_t final_mean_ = 0;
-  int64_t final_deviation_ = 0;
-  int64_t final_norm_ = 0;
-  int64_t head_probabilities_ = 0;
-  int64_t activation_elements_ = 0;
+  std::vector<BlockTensors> tensors_;
+  int64_t token_table_ = -1;
+  int64_t position_table_ = -1;
+  int64_t final_gain_ = -1;
+  int64_t final_shift_ = -1;
+  int64_t head_ = -1;
 
-  std::vector<BlockKept> block_kept_;
+  std::vector<Place> streams_;  ///< the residual stream before each block and after the last
+  Plan whole_;
+  Plan halves_;
+  Places slot_;
+
+  std::vector<std::array<int64_t, kBlockGradients>> kept_gradients_;
   int64_t kept_input_ = 0;   ///< of the first stage
   int64_t kept_logits_ = 0;  ///< of the last stage
   int64_t kept_final_norm_ = 0;
-  int64_t kept_elements_ = 0;
+  Places kept_;
 
-  std::vector<Real> wide_;    ///< gradients of qkv, of the MLP's inside, of the logits
-  std::vector<Real> narrow_;  ///< gradient of one branch, (B T, C)
-  std::vector<Real> stream_;  ///< the first stage's gradient of the residual stream
-  std::vector<Real> scores_;  ///< gradient of one head's attention matrix
+  std::vector<Real> scratch_;  ///< what is computed again
+  std::vector<Real> wide_;     ///< gradients of qkv, of the MLP's inside, of the logits
+  std::vector<Real> narrow_;   ///< gradient of one branch, (B T, C)
+  std::vector<Real> stream_;   ///< the first stage's gradient of the residual stream
 };
 
 extern template class StageNetwork<float>;

@@ -51,6 +51,48 @@ TEST(StageLayout, ListsTensorsInGlobalOrder) {
   EXPECT_THROW(whole.Find("h.3.ln_1.bias"), Error);
 }
 
+TEST(StageLayout, NamesALlamaAsHuggingFaceDoes) {
+  NetworkShape shape = Shape();
+  shape.norm = NormChoice::kRms;
+  shape.positions = PositionChoice::kRotary;
+  shape.mlp = MlpChoice::kSwiGlu;
+  shape.heads = 3;
+  shape.key_value_heads = 1;
+  EXPECT_EQ(StageLayout(shape, {0, 3}).tensors()[3].name, "h.0.attn.q_proj.bias");
+  shape.bias = false;
+  const StageLayout whole(shape, {0, 3});
+  ASSERT_EQ(static_cast<int>(whole.tensors().size()), TensorCount(shape));
+  const std::vector<std::string> first = {"embed_tokens.weight",
+                                          "layers.0.input_layernorm.weight",
+                                          "layers.0.self_attn.q_proj.weight",
+                                          "layers.0.self_attn.k_proj.weight",
+                                          "layers.0.self_attn.v_proj.weight",
+                                          "layers.0.self_attn.o_proj.weight",
+                                          "layers.0.post_attention_layernorm.weight",
+                                          "layers.0.mlp.gate_proj.weight",
+                                          "layers.0.mlp.up_proj.weight",
+                                          "layers.0.mlp.down_proj.weight",
+                                          "layers.1.input_layernorm.weight"};
+  for (size_t i = 0; i < first.size(); ++i) EXPECT_EQ(whole.tensors()[i].name, first[i]);
+  EXPECT_EQ(whole.tensors()[28].name, "norm.weight");
+  EXPECT_EQ(whole.tensors()[29].name, "lm_head.weight");
+  EXPECT_EQ(whole.Find("layers.2.self_attn.k_proj.weight").rows, 2);
+  EXPECT_EQ(whole.Find("layers.2.mlp.down_proj.weight").cols, 16);  // 8/3 · 6
+  EXPECT_EQ(StageLayout(shape, {2, 3}).tensors()[0].global_index, 19);
+}
+
+TEST(StageLayout, RefusesShapesThatDoNotFitTogether) {
+  NetworkShape shape = Shape();  // heads of 3
+  shape.positions = PositionChoice::kRotary;
+  EXPECT_THROW(StageLayout(shape, {0, 3}), Error);
+  shape.heads = 3;
+  StageLayout(shape, {0, 3});
+  shape.key_value_heads = 2;
+  EXPECT_THROW(StageLayout(shape, {0, 3}), Error);
+  shape.key_value_heads = 6;
+  EXPECT_THROW(StageLayout(shape, {0, 3}), Error);
+}
+
 TEST(StageLayout, AlignsWithoutOverlap) {
   const StageLayout layout(Shape(), {1, 3});
   int64_t end = 0;

@@ -218,6 +218,41 @@ TEST_P(Matrix, WithClippingRunsOrIsRefusedWithAReason) {
   EXPECT_NE(Agreed(*program, options), clipped);
 }
 
+TEST_P(Matrix, OfALlamaEqualsTheSerialReference) {
+  for (const int ranks : {2, 4}) {
+    const Program program(Generate(GetParam(), {.ranks = ranks, .microbatches = kMicrobatches}),
+                          kSteps);
+    TrainingOptions options = Options({"muon", "none"}, program.schedule().stages);
+    const std::string gpt = Agreed(program, options, false);
+    options.shape.heads = 4;
+    options.shape.key_value_heads = 2;
+    options.shape.norm = NormChoice::kRms;
+    options.shape.positions = PositionChoice::kRotary;
+    options.shape.mlp = MlpChoice::kSwiGlu;
+    options.shape.bias = false;
+    EXPECT_NE(Agreed(program, options), gpt);
+  }
+}
+
+TEST_P(Matrix, WithRecomputationChangesNoBitOrIsRefusedWithAReason) {
+  const Program program(Generate(GetParam(), {.ranks = 3 + (GetParam() == "dualpipe" ? 1 : 0),
+                                              .microbatches = kMicrobatches}),
+                        kSteps);
+  TrainingOptions options = Options({"adamw", "none"}, program.schedule().stages);
+  const SerialPlan plan = PlanOf(program);
+  const std::string kept = TrainSerially(plan, options, TestCorpus()).weights_sha256;
+  for (const Recompute recompute : {Recompute::kSelective, Recompute::kFull}) {
+    options.recompute = recompute;
+    if (program.schedule().policy == WeightPolicy::kLatest) {
+      const std::string reason = ReasonOf([&] { TrainSerially(plan, options, TestCorpus()); });
+      EXPECT_NE(reason.find("newer weights than their forwards"), std::string::npos);
+      EXPECT_EQ(ReasonOf([&] { TrainOnThreads(program, options, TestCorpus()); }), reason);
+      continue;
+    }
+    EXPECT_EQ(Agreed(program, options, false), kept);
+  }
+}
+
 TEST_P(Matrix, ReadFromItsCsvEndsTheSame) {
   for (const int ranks : {2, 4}) {
     const Schedule schedule = Generate(GetParam(), {.ranks = ranks, .microbatches = kMicrobatches});

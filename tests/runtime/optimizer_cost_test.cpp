@@ -58,16 +58,25 @@ TEST(OptimizerCost, CountsNewtonSchulz) {
 }
 
 TEST(UpdateTime, StagesHaveTheTensorsOfTheRuntime) {
-  const NetworkShape shape{.layers = 3, .hidden = 8, .heads = 2, .sequence = 5, .vocabulary = 13};
-  for (const LayerRange range : {LayerRange{0, 3}, {0, 1}, {1, 2}, {1, 3}}) {
-    const StageLayout layout(shape, range);
-    const std::vector<ParameterShape> stage = StageParameters(shape, range);
-    ASSERT_EQ(stage.size(), layout.tensors().size());
-    for (size_t i = 0; i < stage.size(); ++i) {
-      const ParameterShape real = ShapeOf(layout.tensors()[i]);
-      EXPECT_EQ(stage[i].rows, real.rows);
-      EXPECT_EQ(stage[i].cols, real.cols);
-      EXPECT_EQ(stage[i].kind, real.kind);
+  const NetworkShape gpt{.layers = 3, .hidden = 8, .heads = 2, .sequence = 5, .vocabulary = 13};
+  std::vector<NetworkShape> shapes(6, gpt);
+  shapes[1].norm = NormChoice::kRms;
+  shapes[2].positions = PositionChoice::kRotary;
+  shapes[3].mlp = MlpChoice::kSwiGlu;
+  shapes[4].bias = false;
+  shapes[5] = {3,  8, 2,    5, 13, NormChoice::kRms, PositionChoice::kRotary, MlpChoice::kSwiGlu,
+               20, 1, false};
+  for (const NetworkShape& shape : shapes) {
+    for (const LayerRange range : {LayerRange{0, 3}, {0, 1}, {1, 2}, {1, 3}}) {
+      const StageLayout layout(shape, range);
+      const std::vector<ParameterShape> stage = StageParameters(shape, range);
+      ASSERT_EQ(stage.size(), layout.tensors().size());
+      for (size_t i = 0; i < stage.size(); ++i) {
+        const ParameterShape real = ShapeOf(layout.tensors()[i]);
+        EXPECT_EQ(stage[i].rows, real.rows);
+        EXPECT_EQ(stage[i].cols, real.cols);
+        EXPECT_EQ(stage[i].kind, real.kind);
+      }
     }
   }
 }

@@ -12,10 +12,11 @@ namespace pipelag {
 
 template <class Real>
 struct StageChain {
-  StageChain(const NetworkShape& shape, int stages, int microbatch_size, uint64_t seed = 1) {
+  StageChain(const NetworkShape& shape, int stages, int microbatch_size, uint64_t seed = 1,
+             Recompute recompute = Recompute::kNone) {
     PrepareThread();
     for (const LayerRange& range : SplitLayers(shape.layers, stages)) {
-      networks.emplace_back(shape, range, microbatch_size);
+      networks.emplace_back(shape, range, microbatch_size, recompute);
       const StageLayout& layout = networks.back().layout();
       std::vector<float> initial(static_cast<size_t>(layout.size()));
       InitialiseWeights(layout, shape, seed, initial.data());

@@ -162,6 +162,40 @@ TEST_F(WeightFile, OfMorePositionsGivesTheFirst) {
             network.weights);
 }
 
+TEST_F(WeightFile, OfALlamaHasItsNamesAndNoOther) {
+  NetworkShape llama = kShape;
+  llama.norm = NormChoice::kRms;
+  llama.positions = PositionChoice::kRotary;
+  llama.mlp = MlpChoice::kSwiGlu;
+  llama.key_value_heads = 1;
+  llama.bias = false;
+  const StageLayout layout(llama, {0, 2});
+  std::vector<float> weights(static_cast<size_t>(layout.size()));
+  InitialiseWeights(layout, llama, 5, weights.data());
+  ExportWeights(Path("llama.safetensors"), llama, {{&layout, weights.data()}});
+  const SafetensorsFile file(Path("llama.safetensors"));
+  // As (outputs, inputs): Llama transposes nothing.
+  EXPECT_EQ(file.At("model.layers.1.self_attn.k_proj.weight").shape, (std::vector<int64_t>{2, 4}));
+  EXPECT_EQ(file.At("model.layers.0.mlp.down_proj.weight").shape, (std::vector<int64_t>{4, 16}));
+  EXPECT_EQ(file.tensors().size(), 2u * 9 + 3);
+  EXPECT_EQ(Stages(*OpenWeights(Path("llama.safetensors"), llama), llama, 1).weights[0], weights);
+  EXPECT_THAT(ReasonOf([&] { OpenWeights(Path("llama.safetensors"), kShape); }),
+              HasSubstr("holds no tensor transformer.wte.weight"));
+
+  const std::string traits = "RMSNorm, rotary positions, SwiGLU, shared key-value heads, no biases";
+  EXPECT_THAT(ReasonOf([&] {
+                ExportWeights(Path("out.bin"), llama, {{&layout, weights.data()}});
+              }),
+              HasSubstr("llm.c's format is of GPT-2s only, but this network has " + traits));
+  EXPECT_THAT(Refusal(LlmcFile(), llama), HasSubstr(traits));
+  NetworkShape bare = kShape;
+  bare.bias = false;
+  ExportWeights(Path("gpt.safetensors"), kShape,
+                Stages(*OpenWeights(Written(LlmcFile()), kShape), kShape, 1).views());
+  EXPECT_THAT(ReasonOf([&] { OpenWeights(Path("gpt.safetensors"), bare); }),
+              HasSubstr("but the network has no biases"));
+}
+
 TEST_F(WeightFile, ThatDoesNotFitIsRefusedByName) {
   const std::string good = LlmcFile();
   EXPECT_EQ(Refusal(good), "");

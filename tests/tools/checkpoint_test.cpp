@@ -67,6 +67,16 @@ TEST(Checkpoint, IsTakenUpByOtherRanksAndSchedules) {
   EXPECT_THAT(other.err, HasSubstr("added gradients in another order"));
 }
 
+TEST(Checkpoint, OfALlamaIsTakenUpAlsoWithRecomputation) {
+  const Workplace place;
+  const std::string llama =
+      "--norm rms --positions rotary --mlp swiglu --key-value-heads 1 --no-bias --steps 6 ";
+  const std::string kept = "--schedule 1f1b --ranks 2 --checkpoint ck --checkpoint-every 3 ";
+  const std::string whole = Digest(place.Pipelag(Command(kept + llama)));
+  const std::string way = "--schedule zb-h1 --ranks 4 --recompute full --resume ck/step-00000003 ";
+  EXPECT_EQ(Digest(place.Pipelag(Command(way + llama))), whole);
+}
+
 TEST(Checkpoint, OnAFullDiskEndsAndKeepsTheOneBefore) {
   const Workplace place;
   const std::string way = "--schedule 2bw --ranks 2 --steps 12 --checkpoint ck ";
@@ -128,6 +138,9 @@ TEST(Checkpoint, WhatDoesNotFitEndsWithOneSentence) {
       {way + "--resume torn/step-00000006", "step-00000006: holds no manifest.json"},
       {way + "--resume bad", "bad/step-00000006/stage-0001-of-0002.safetensors: is damaged"},
       {from + "--optimizer sgd", "/optimizer/name is \"adamw\" there, but \"sgd\" here"},
+      {from + "--norm rms", "/network/norm is absent there, but \"rms\" here"},
+      {from + "--ffn 32", "/network/ffn is absent there, but 32 here"},
+      {from + "--no-bias", "/network/bias is absent there, but false here"},
       {from + "--seed 2", "/seed is 1 there, but 2 here"},
       {"--schedule 1f1b --ranks 2 --steps 6 --resume ck/step-00000003", "/delay/0 is 1 there"},
       {"--schedule 2bw --ranks 2 --steps 7 --resume ck/step-00000003",

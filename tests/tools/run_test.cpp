@@ -39,6 +39,18 @@ TEST(Run, WeightsAreThoseOfTheSerialReference) {
             Digest(place, "--backend serial --delay 2,1,0 --microbatches 1"));
 }
 
+TEST(Run, TrainsALlamaThatAJobFileDescribes) {
+  const Workplace place;
+  place.Write("llama.json", R"({"norm": "rms", "positions": "rotary", "mlp": "swiglu", "ffn": 40,)"
+                            R"( "key-value-heads": 1, "no-bias": true, "microbatches": 4})");
+  const std::string serial = Digest(place, "llama.json --backend serial --delay 0");
+  EXPECT_NE(Digest(place, "--microbatches 4 --backend serial --delay 0"), serial);
+  EXPECT_NE(Digest(place, "llama.json --ffn 48 --backend serial --delay 0"), serial);
+  EXPECT_EQ(Digest(place, "llama.json --schedule zb-h1 --ranks 2"), serial);
+  EXPECT_EQ(Digest(place, "llama.json --schedule zb-h1 --ranks 2 --recompute full"), serial);
+  EXPECT_EQ(Digest(place, "llama.json --schedule gpipe --ranks 4 --recompute selective"), serial);
+}
+
 TEST(Run, ReportsWhatTheContractNames) {
   const Workplace place;
   const nlohmann::json json = Trained(place, "--schedule 2bw --ranks 2 --microbatches 4");
@@ -189,6 +201,11 @@ TEST(Run, BadInputEndsWithOneSentence) {
       {good + "--split 4", "--split"},
       {good + "--clip-norm", "--clip-norm"},
       {good + "--learning-rate fast", "--learning-rate"},
+      {good + "--norm rsm", "the nearest is 'rms'"},
+      {good + "--key-value-heads 3", "--key-value-heads 3 does not divide --heads 2"},
+      {good + "--ffn 0", "--ffn"},
+      {good + "--recompute alternate", "--recompute"},
+      {"--schedule paci --ranks 2 --microbatches 2 --recompute full", "newer weights"},
       {good + "--reduction 1ms", "replicas"},
       {"--schedule pipedream --ranks 2 --microbatches 2 --clip-norm 1", "pipedream"},
       {"--schedule 2bw --ranks 4 --microbatches 2", "version 1 of stage 0 does not exist yet"},

@@ -1,0 +1,70 @@
+// Causal self-attention of a block: queries, keys and values from the normalised stream, and back.
+// Knows pointers and sizes only, neither the residual stream nor the projection behind it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "models/network.h"
+#include "runtime/network/layout.h"
+
+namespace pipelag {
+
+/// Offsets in a stage's buffer; a bias of −1 is none. `key` −1: `query` is c_attn, which yields
+/// queries, keys and values in that order.
+struct AttentionTensors {
+  int64_t query = -1, query_bias = -1;
+  int64_t key = -1, key_bias = -1;
+  int64_t value = -1, value_bias = -1;
+};
+
+/// Head h attends with scale 1 / sqrt(D), D = C / heads, to the keys and values of head
+/// h · kv_heads / heads (grouped queries: Ainslie et al., arXiv 2305.13245). Rotary positions turn
+/// the pairs (i, i + D/2) of every query and key at position t by t · 10000^(−2i/D), as Hugging
+/// Face's Llama does. Rows of qkv hold all queries, keys and values: C + 2 · kv_size of them,
+/// rotated.
+template <class Real>
+class Attention {
+ public:
+  Attention(const NetworkShape& shape, int64_t batch);
+
+  int64_t qkv_cols() const { return cols_ + 2 * kv_cols_; }
+  int64_t probability_elements() const { return batch_ * heads_ * sequence_ * sequence_; }
+
+  /// `x` is (batch · sequence, C), as is `attended`.
+  void Forward(const Real* weights, const AttentionTensors& at, const Real* x, Real* qkv,
+               Real* probabilities, Real* attended) const;
+
+  /// What Forward keeps beside qkv, to the last bit.
+  void Probabilities(const Real* qkv, Real* probabilities) const;
+
+  void BackwardInput(const Real* weights, const AttentionTensors& at, const Real* qkv,
+                     const Real* probabilities, const Real* attended_gradient, Real* qkv_gradient,
+                     Real* x_gradient);
+  /// Adds to `gradients`.
+  void BackwardWeight(const AttentionTensors& at, const Real* qkv_gradient, const Real* x,
+                      Real* gradients) const;
+
+ private:
+  void Rotate(Real direction, Real* qkv) const;
+  void CoreBackward(const Real* qkv, const Real* probabilities, const Real* attended_gradient,
+                    Real* qkv_gradient);
+  /// Calls body(tensor, bias, first column, columns) for each matrix.
+  template <class Body>
+  void ForMatrices(const AttentionTensors& at, Body body) const;
+
+  int64_t batch_;
+  int64_t sequence_;
+  int64_t heads_;
+  int64_t kv_heads_;
+  int64_t cols_;
+  int64_t kv_cols_;
+  std::vector<Real> cosines_;  ///< (T, D/2); empty without rotation
+  std::vector<Real> sines_;
+  std::vector<Real> scores_;  ///< gradient of one head's attention matrix
+};
+
+extern template class Attention<float>;
+extern template class Attention<double>;
+
+}  // namespace pipelag

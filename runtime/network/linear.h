@@ -1,0 +1,51 @@
+// Linear layers as matrix products. x is (rows, inputs), y (rows, outputs), w (outputs, inputs);
+// `ldy` is the distance between the rows of y, which may be a part of wider ones. Knows pointers
+// and sizes only. For use in .cpp files.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/network/gemm.h"
+
+namespace pipelag {
+
+/// y = x · wᵀ.
+template <class Real>
+void LinearForward(int64_t rows, int64_t inputs, int64_t outputs, const Real* x, const Real* w,
+                   Real* y, int64_t ldy) {
+  Multiply<Real>(Transpose::kNo, Transpose::kYes, rows, outputs, inputs, 1, x, inputs, w, inputs, 0,
+                 y, ldy);
+}
+template <class Real>
+void LinearForward(int64_t rows, int64_t inputs, int64_t outputs, const Real* x, const Real* w,
+                   Real* y) {
+  LinearForward(rows, inputs, outputs, x, w, y, outputs);
+}
+
+/// x_gradient = y_gradient · w, or added to `beta` times what is there.
+template <class Real>
+void LinearBackwardInput(int64_t rows, int64_t inputs, int64_t outputs, const Real* y_gradient,
+                         int64_t ldy, const Real* w, Real beta, Real* x_gradient) {
+  Multiply<Real>(Transpose::kNo, Transpose::kNo, rows, inputs, outputs, 1, y_gradient, ldy, w,
+                 inputs, beta, x_gradient, inputs);
+}
+template <class Real>
+void LinearBackwardInput(int64_t rows, int64_t inputs, int64_t outputs, const Real* y_gradient,
+                         const Real* w, Real* x_gradient) {
+  LinearBackwardInput(rows, inputs, outputs, y_gradient, outputs, w, Real{0}, x_gradient);
+}
+
+/// w_gradient += y_gradientᵀ · x.
+template <class Real>
+void LinearBackwardWeight(int64_t rows, int64_t inputs, int64_t outputs, const Real* y_gradient,
+                          int64_t ldy, const Real* x, Real* w_gradient) {
+  Multiply<Real>(Transpose::kYes, Transpose::kNo, outputs, inputs, rows, 1, y_gradient, ldy, x,
+                 inputs, 1, w_gradient, inputs);
+}
+template <class Real>
+void LinearBackwardWeight(int64_t rows, int64_t inputs, int64_t outputs, const Real* y_gradient,
+                          const Real* x, Real* w_gradient) {
+  LinearBackwardWeight(rows, inputs, outputs, y_gradient, outputs, x, w_gradient);
+}
+
+}  // namespace pipelag
