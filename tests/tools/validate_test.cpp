@@ -83,6 +83,36 @@ TEST(Validate, NamesWhatIsWrongInTheFile) {
   EXPECT_THAT(Refusal(R"({"rows": []})"), HasSubstr("/rows: expected a list of at least one row"));
 }
 
+TEST(SimulateMachine, AGivenSizeOverridesItselfAlone) {
+  const Workplace place;
+  place.Write("job.json", kJob);
+  const auto memory = [&](const std::string& flags) {
+    return Json(place.Pipelag("simulate job.json --format json " + flags)).at("memory").at(0);
+  };
+  const json whole = memory("");
+  const char* const kFlags[][2] = {{"weight-bytes", "weights"},
+                                   {"accumulator-bytes", "gradients"},
+                                   {"optimizer-bytes", "optimizer"}};
+  for (const auto& [flag, part] : kFlags) {
+    const json given = memory(std::string("--") + flag + " 1GB");
+    for (const auto& [other, key] : kFlags) {
+      const std::string bytes = std::string(key) + "_bytes";
+      EXPECT_EQ(given.at(bytes), std::string(key) == part ? json(1'000'000'000) : whole.at(bytes))
+          << flag << ' ' << key;
+    }
+  }
+  EXPECT_GT(memory("--activation-memory 1GB").at("peak_bytes"), whole.at("peak_bytes"));
+  // What does not fit is found in the machine's memory, and in that given instead.
+  const auto exit_code = [&](const std::string& flags) {
+    return place.Pipelag("simulate job.json " + flags).exit_code;
+  };
+  EXPECT_EQ(exit_code(""), 0);
+  EXPECT_EQ(exit_code("--optimizer-bytes 100GB"), 1);
+  EXPECT_EQ(exit_code("--optimizer-bytes 100GB --device-memory 200GB"), 0);
+  EXPECT_EQ(exit_code("--device-memory 100MB"), 1);
+  EXPECT_EQ(exit_code("--device-memory 0"), 2);
+}
+
 TEST(SimulateMachine, ReportsThroughputAndMemory) {
   const Workplace place;
   place.Write("job.json", kJob);
