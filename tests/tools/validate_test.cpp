@@ -113,6 +113,75 @@ TEST(SimulateMachine, AGivenSizeOverridesItselfAlone) {
   EXPECT_EQ(exit_code("--device-memory 0"), 2);
 }
 
+TEST(SimulateMachine, IgnoresNoFlag) {
+  const Workplace place;
+  const std::string run = "simulate --schedule 1f1b --microbatches 2 --ranks 2 --machine dgx-h100 ";
+  const auto refusal = [&](const std::string& flags) {
+    const Outcome outcome = place.Pipelag(run + flags);
+    EXPECT_EQ(outcome.exit_code, 2) << flags;
+    return outcome.err;
+  };
+  for (const char* flag : {"hidden", "heads", "key-value-heads", "ffn", "vocabulary"}) {
+    EXPECT_THAT(refusal(std::string("--model gpt2 --") + flag + " 64"),
+                HasSubstr(std::string("--") + flag + ": --model says what the network is"));
+  }
+  EXPECT_THAT(refusal("--model gpt2 --device-compute 1TFLOP/s"), HasSubstr("--device-compute: "));
+  EXPECT_THAT(refusal("--model gpt2 --device-bandwidth 1TB/s"), HasSubstr("--device-bandwidth: "));
+  for (const char* flag : {"expert", "expert-tensor", "expert-capacity"}) {
+    EXPECT_THAT(refusal(std::string("--model gpt2 --") + flag + " 2"),
+                HasSubstr(std::string("--") + flag + ": gpt2 has no routed experts"));
+  }
+  const std::string noted = place.Pipelag(run + "--model gpt2 --sequence 2048 --nodes 4").err;
+  EXPECT_THAT(noted, HasSubstr("sequences of 2048 tokens are longer than the 1024 that gpt2"));
+  EXPECT_THAT(noted, HasSubstr("30 of the 32 GPUs on 4 nodes of dgx-h100 stand idle"));
+  EXPECT_EQ(place.Pipelag(run + "--model gpt2").err, "");
+  EXPECT_EQ(place
+                .Pipelag({"simulate", "--schedule", "1f1b", "--microbatches", "2", "--ranks", "2",
+                          "--machine", "dgx-h100", "--model", ""})
+                .err,
+            "pipelag: --model: the value is empty\n");
+}
+
+TEST(SimulateMachine, UsesNoMoreThanThePeak) {
+  const Workplace place;
+  const json run = Json(place.Pipelag(
+      "simulate --machine dgx-h100 --model Mistral-7B-v0.1 --sequence 131072 --context 8 "
+      "--recompute full --zero 3 --ranks 1 --microbatches 1 --schedule 1f1b --format json"));
+  EXPECT_LT(run.at("mfu"), 0.6);
+  EXPECT_LT(run.at("hfu"), 0.8);
+  EXPECT_GT(run.at("mfu"), 0.2);
+}
+
+TEST(SimulateMachine, SaysWhatSoManyTokensTake) {
+  const Workplace place;
+  place.Write("job.json", kJob);
+  const auto run = [&](const std::string& tokens) {
+    return Json(place.Pipelag("simulate job.json --format json --tokens " + tokens));
+  };
+  const json whole = run("2T");
+  const double seconds = 2e12 / whole.at("tokens_per_s").get<double>();
+  EXPECT_NEAR(whole.at("training").at("days").get<double>() / (seconds / 86400), 1, 1e-9);
+  EXPECT_NEAR(whole.at("training").at("gpu_hours").get<double>() / (8 * seconds / 3600), 1, 1e-9);
+  EXPECT_EQ(run("2000B").at("training"), whole.at("training"));
+  EXPECT_EQ(run("2e12").at("training"), whole.at("training"));
+  for (const char* tokens : {"0", "T", "-1T", "1e30", "5X", "nan"}) {
+    EXPECT_EQ(place.Pipelag({"simulate", "job.json", "--tokens", tokens}).exit_code, 2) << tokens;
+  }
+}
+
+TEST(SimulateMachine, KeepsLinesShortWithManyRanks) {
+  const Workplace place;
+  const Outcome outcome = place.Pipelag(
+      "simulate --machine dgx-h100 --model Llama-3.1-405B --ranks 63 --microbatches 2 --schedule "
+      "1f1b,gpipe");
+  EXPECT_EQ(outcome.exit_code, 1) << outcome.err;
+  for (size_t begin = 0; begin < outcome.out.size();) {
+    const size_t end = outcome.out.find('\n', begin);
+    EXPECT_LT(end - begin, 400) << outcome.out.substr(begin, end - begin);
+    begin = end + 1;
+  }
+}
+
 TEST(SimulateMachine, ReportsThroughputAndMemory) {
   const Workplace place;
   place.Write("job.json", kJob);
