@@ -83,6 +83,74 @@ TEST(Validate, NamesWhatIsWrongInTheFile) {
   EXPECT_THAT(Refusal(R"({"rows": []})"), HasSubstr("/rows: expected a list of at least one row"));
 }
 
+TEST(Validate, UsesAllThatAJobSaysOrRefusesIt) {
+  const std::string job(kJob, std::string_view(kJob).find_last_of('}'));
+  for (const char* key : {"noise", "seeds", "seed", "trace", "format", "receive-slots", "cluster",
+                          "microbatch-spread", "device-compute", "tokens", "mtbf"}) {
+    const std::string with = job + R"(, ")" + key + R"(": "1"})";
+    EXPECT_THAT(Refusal(Cases(R"({"step_time_s": 1})", with)),
+                HasSubstr(std::string("cases.json: /rows/0/job/") + key +
+                          ": 'validate' has no use for it"));
+  }
+  EXPECT_THAT(Refusal(Cases(R"({"step_time_s": 1})",
+                            R"({"machine": "dgx-a100", "model": "gpt2", "hidden": 64, "ranks": 1,
+                                "schedule": "1f1b", "microbatches": 1})")),
+              HasSubstr("/rows/0/job/hidden: the job's 'model' says what the network is"));
+}
+
+TEST(Validate, NamesFileAndRowOfEveryError) {
+  const std::string rest = R"("schedule": "1f1b", "ranks": 2, "microbatches": 4)";
+  const std::string machine = R"("machine": "dgx-a100", "model": "gpt2", )";
+  const auto refusal = [&](const std::string& job) {
+    return Refusal(Cases(R"({"step_time_s": 1})", "{" + job + "}"));
+  };
+  const std::string first = "pipelag: cases.json: /rows/0 (a): ";
+  EXPECT_THAT(refusal(rest), HasSubstr(first + "the job says neither a 'machine' nor times"));
+  EXPECT_THAT(refusal(machine + rest + R"(, "tensor": 5)"), HasSubstr(first));
+  EXPECT_THAT(refusal(machine + rest + R"(, "nodes": 1, "data": 16)"),
+              HasSubstr(first + "the run"));
+  EXPECT_THAT(refusal(machine + R"("schedule": "1f1b", "ranks": 16, "microbatches": 4)"),
+              HasSubstr(first + "gpt2 has 12 blocks"));
+  EXPECT_THAT(refusal(machine + R"("schedule": "1f2b", "ranks": 2, "microbatches": 4)"),
+              HasSubstr("pipelag: cases.json: /rows/0/job/schedule: "));
+}
+
+TEST(Validate, RefusesFiguresAndNamesThatMakeNoTable) {
+  for (const char* value : {"1e-300", "0", "-1", "1e300", "\"1\"", "null"}) {
+    EXPECT_THAT(Refusal(Cases(std::string(R"({"step_time_s": )") + value + "}")),
+                HasSubstr("/measured/step_time_s: "))
+        << value;
+  }
+  for (const char* tolerance : {"-1", "nan", "x"}) {
+    EXPECT_THAT(Refusal(Cases(R"({"step_time_s": 1})"), std::string("--tolerance ") + tolerance),
+                HasSubstr("--tolerance: "));
+  }
+  std::string text = Cases(R"({"step_time_s": 1})");
+  text.replace(text.find("\"a\""), 3, R"("a\u001b[31m")");
+  EXPECT_THAT(Refusal(text), HasSubstr("/rows/0/name: holds a control character"));
+}
+
+TEST(Validate, KeepsItsTableNarrowAndMarksWhatDoesNotFit) {
+  const Workplace place;
+  std::string text = Cases(R"({"step_time_s": 1})");
+  text.replace(text.find("\"a\""), 3, '"' + std::string(500, 'x') + '"');
+  text.insert(text.find("\"layers\""), "\"device-memory\": \"1MiB\", ");
+  place.Write("cases.json", text);
+  const Outcome outcome = place.Pipelag("validate cases.json --calibrate-on 0,1");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  for (size_t begin = 0; begin < outcome.out.size();) {
+    const size_t end = outcome.out.find('\n', begin);
+    EXPECT_LT(end - begin, 200);
+    begin = end + 1;
+  }
+  EXPECT_THAT(outcome.out, HasSubstr("calibrated on, does not fit: "));
+  EXPECT_THAT(outcome.out, HasSubstr("no row is left that was not calibrated on"));
+  const json rows = Json(place.Pipelag("validate cases.json --format json")).at("rows");
+  EXPECT_FALSE(rows.at(0).at("fits").get<bool>());
+  EXPECT_TRUE(rows.at(1).at("fits").get<bool>());
+  EXPECT_EQ(place.Pipelag("validate cases.json --calibrate-on 0,1 --tolerance 5").exit_code, 2);
+}
+
 TEST(SimulateMachine, AGivenSizeOverridesItselfAlone) {
   const Workplace place;
   place.Write("job.json", kJob);
