@@ -69,7 +69,7 @@ double LongestOf(const std::vector<Nanoseconds>& times) {
 
 }  // namespace
 
-Case::Case(const CaseRow& row) : row_(row), program_(ProgramOf(row)) {
+MeasuredCase::MeasuredCase(const CaseRow& row) : row_(row), program_(ProgramOf(row)) {
   Naming(row_, [&] {
     run_ = ModelledRunOf(row.job);
     if (const auto stages = ModelledStagesOf(row.job, program_)) {
@@ -78,11 +78,11 @@ Case::Case(const CaseRow& row) : row_(row), program_(ProgramOf(row)) {
   });
 }
 
-PredictedRun Case::Predict(const Efficiency& efficiency) const {
+PredictedRun MeasuredCase::Predict(const Efficiency& efficiency) const {
   return Naming(row_, [&] { return PredictedBy(efficiency); });
 }
 
-Case::Memory Case::MemoryBy(const Efficiency& efficiency) const {
+MeasuredCase::Memory MeasuredCase::MemoryBy(const Efficiency& efficiency) const {
   return Naming(row_, [&]() -> Memory {
     const Schedule& schedule = program_.schedule();
     MemorySizes modelled;
@@ -96,12 +96,12 @@ Case::Memory Case::MemoryBy(const Efficiency& efficiency) const {
   });
 }
 
-RunLayout Case::Layout() const {
+RunLayout MeasuredCase::Layout() const {
   const Schedule& schedule = program_.schedule();
   return LaidOver(*run_, schedule.ranks, schedule.stages, schedule.microbatches);
 }
 
-PredictedRun Case::PredictedBy(const Efficiency& efficiency) const {
+PredictedRun MeasuredCase::PredictedBy(const Efficiency& efficiency) const {
   const Schedule& schedule = program_.schedule();
   Estimate estimate;
   RunLayout layout;

@@ -14,9 +14,9 @@ namespace pipelag {
 /// A row that is ready to be simulated under any efficiency. It must outlive this. Whatever is
 /// wrong with it is an Error that names file and row: a schedule or layout that cannot be, neither
 /// a machine nor times, and a key that says nothing of a run that was measured once.
-class Case {
+class MeasuredCase {
  public:
-  explicit Case(const CaseRow& row);
+  explicit MeasuredCase(const CaseRow& row);
 
   const CaseRow& row() const { return row_; }
   std::string schedule() const { return program_.schedule().name; }

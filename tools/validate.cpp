@@ -20,7 +20,7 @@ namespace {
 constexpr double kBytesPerGib = 1 << 30;
 
 struct Outcome {
-  const Case* of = nullptr;
+  const MeasuredCase* of = nullptr;
   bool calibrated_on = false;
   PredictedRun predicted;
   RunErrors errors;
@@ -61,9 +61,9 @@ std::vector<bool> CalibrationOf(const Arguments& arguments, const CaseFile& case
 }
 
 /// Of each group: fitted to those of its rows that are chosen.
-std::map<std::string, Efficiency> Fitted(const std::vector<Case>& cases,
+std::map<std::string, Efficiency> Fitted(const std::vector<MeasuredCase>& cases,
                                          const std::vector<bool>& chosen) {
-  std::map<std::string, std::vector<const Case*>> groups;
+  std::map<std::string, std::vector<const MeasuredCase*>> groups;
   for (size_t i = 0; i < cases.size(); ++i) {
     if (chosen[i]) groups[cases[i].row().group].push_back(&cases[i]);
   }
@@ -71,7 +71,7 @@ std::map<std::string, Efficiency> Fitted(const std::vector<Case>& cases,
   for (const auto& [group, rows] : groups) {
     const auto errors = [&rows](const Efficiency& efficiency) {
       std::vector<double> logs;
-      for (const Case* row : rows) {
+      for (const MeasuredCase* row : rows) {
         const RunErrors of = ErrorsOf(row->row().measured, row->Predict(efficiency));
         for (const std::optional<double>& error : {of.time, of.forward, of.backward}) {
           if (error) logs.push_back(std::log1p(*error));
@@ -109,7 +109,7 @@ std::vector<Heading> Headings(const std::vector<Outcome>& outcomes) {
   for (const char* kind : {"all", "group", "schedule", "machine"}) {
     for (const Outcome& outcome : outcomes) {
       if (outcome.calibrated_on) continue;
-      const Case& of = *outcome.of;
+      const MeasuredCase& of = *outcome.of;
       const std::string_view which = kind;
       if (which == "all") add(kind, "unseen rows", outcome.errors);
       if (which == "group" && !of.row().group.empty()) add(kind, of.row().group, outcome.errors);
@@ -267,7 +267,7 @@ int Run(const Arguments& arguments) {
   const std::vector<std::string> keys = JobKeys();
   const CaseFile file = ReadCases(arguments.operands()[0], keys);
   const std::vector<bool> chosen = CalibrationOf(arguments, file);
-  std::vector<Case> cases;
+  std::vector<MeasuredCase> cases;
   for (const CaseRow& row : file.rows) cases.emplace_back(row);
   const std::map<std::string, Efficiency> fitted = Fitted(cases, chosen);
   std::vector<Outcome> outcomes;
