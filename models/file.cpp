@@ -69,6 +69,9 @@ std::string ReadFile(const std::filesystem::path& file) {
   if (std::filesystem::is_character_file(file)) {
     throw Error(fmt::format("{}: is a device, not a file", file.string()));
   }
+  if (std::filesystem::exists(file) && !std::filesystem::is_regular_file(file)) {
+    throw Error(fmt::format("{}: is a pipe or a socket, not a file", file.string()));
+  }
   std::ifstream in(file, std::ios::binary);
   if (!in) throw Error(fmt::format("{}: cannot be read: {}", file.string(), std::strerror(errno)));
   std::ostringstream content;

@@ -34,7 +34,8 @@ class OutputFile {
 /// Makes what was created, renamed or removed in a folder last through a loss of power.
 void SyncFolder(const std::filesystem::path& folder);
 
-/// The whole file. Throws Error naming it if it cannot be read.
+/// The whole file. Throws Error naming it if it cannot be read, or is no regular file: a
+/// pipe would block.
 std::string ReadFile(const std::filesystem::path& file);
 
 /// Writes to a temporary name beside `file`, flushes it to disk, then renames. On failure the old

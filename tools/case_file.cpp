@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -38,6 +39,17 @@ std::string TextAt(const Json& object, const std::string& place, const char* key
   return found->get<std::string>();
 }
 
+/// What is shown in a line of a table.
+std::string LineAt(const Json& object, const std::string& place, const char* key,
+                   const std::string& otherwise) {
+  std::string text = TextAt(object, place, key, otherwise);
+  const bool control = std::any_of(text.begin(), text.end(), [](char letter) {
+    return static_cast<unsigned char>(letter) < 0x20 || letter == 0x7f;
+  });
+  if (control) throw Error(fmt::format("{}/{}: holds a control character", place, key));
+  return text;
+}
+
 MeasuredRun MeasuredOf(const Json& object, const std::string& place) {
   CheckObject(object, place,
               {"step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "peak_memory_gib",
@@ -46,10 +58,14 @@ MeasuredRun MeasuredOf(const Json& object, const std::string& place) {
   const auto number = [&](const char* key) -> std::optional<double> {
     const auto found = object.find(key);
     if (found == object.end()) return std::nullopt;
-    if (!found->is_number() || !(found->get<double>() > 0)) {
-      throw Error(fmt::format("{}/{}: {} is not a positive number", place, key, found->dump()));
+    constexpr double kLeast = 1e-6;
+    constexpr double kMost = 1e12;
+    const double value = found->is_number() ? found->get<double>() : 0;
+    if (!(value >= kLeast && value <= kMost)) {
+      throw Error(fmt::format("{}/{}: {} is not a positive number from {} to {}", place, key,
+                              ShowJson(*found), kLeast, kMost));
     }
-    return found->get<double>();
+    return value;
   };
   return {number("step_time_s"),    number("tokens_per_s_per_gpu"),
           number("tflops_per_gpu"), number("peak_memory_gib"),
@@ -62,7 +78,7 @@ CaseFile ReadCases(const std::filesystem::path& file, std::span<const std::strin
   const Json root = ReadJson(file);
   CheckObject(root, file.string() + ": ", {"source", "rows"});
   CaseFile cases;
-  cases.source = TextAt(root, file.string() + ": ", "source", "");
+  cases.source = LineAt(root, file.string() + ": ", "source", "");
   const Json& rows = At(root, file.string() + ": ", "rows");
   if (!rows.is_array() || rows.empty()) {
     throw Error(fmt::format("{}: /rows: expected a list of at least one row", file.string()));
@@ -72,8 +88,8 @@ CaseFile ReadCases(const std::filesystem::path& file, std::span<const std::strin
     const std::string place = fmt::format("{}: /rows/{}", file.string(), i);
     CheckObject(rows[i], place, {"job", "measured", "group", "name"});
     const Json& job = At(rows[i], place, "job");
-    cases.rows.push_back({TextAt(rows[i], place, "name", fmt::format("row {}", i)),
-                          TextAt(rows[i], place, "group", ""),
+    cases.rows.push_back({place, LineAt(rows[i], place, "name", fmt::format("row {}", i)),
+                          LineAt(rows[i], place, "group", ""),
                           Arguments(JobOf(job, place + "/job", job_keys), {}),
                           MeasuredOf(At(rows[i], place, "measured"), place + "/measured")});
     if (!names.insert(cases.rows.back().name).second) {

@@ -14,11 +14,11 @@ namespace pipelag {
 /// --weight-bytes … --device-memory.
 std::vector<Flag> MemoryFlags();
 
-/// Whether one of the flags says how large anything is, besides the device.
-bool GivesSizes(const Arguments& arguments);
-
-/// Nothing if none of the flags was given; what was not given is zero, gradients are as large as
-/// the weights. A message is as large as --activation-bytes says.
-std::optional<MemorySizes> MemorySizesOf(const Arguments& arguments, int stages);
+/// Nothing if none of the flags was given and nothing is modelled. Each that is given takes the
+/// place of what the model of costs says, --device-memory of the machine's; without `modelled` what
+/// was not given is zero, and gradients are as large as the weights. A message is as large as
+/// --activation-bytes says. Throws Error naming the flag.
+std::optional<MemorySizes> MemorySizesOf(const Arguments& arguments, int stages,
+                                         const MemorySizes* modelled = nullptr);
 
 }  // namespace pipelag

@@ -2,10 +2,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "models/architecture/config.h"
 #include "models/architecture/work.h"
+#include "models/cost/state_bytes.h"
 #include "tools/arguments.h"
 #include "tools/flags.h"
 #include "tools/shape_flags.h"
@@ -22,7 +24,27 @@ struct Described {
   Sharding sharding;
   ParameterCount count;
   NetworkWork work;
+  Precision precision = Precision::kBf16;
+  std::string optimizer;
+  StateBytes states;  ///< on the device, nothing sharded
 };
+
+StateBytes StatesOf(const Described& described) {
+  const NetworkWork& work = described.work;
+  const auto of = [&](const PartWork& part) {
+    return StateBytesOf(part, described.precision, described.optimizer);
+  };
+  StateBytes states = of(work.embedding);
+  for (const std::vector<int>& equal : EqualBlocks(described.model)) {
+    const StateBytes block = of(work.blocks[static_cast<size_t>(equal[0])]);
+    const auto times = static_cast<int64_t>(equal.size());
+    states += {block.weights * times, block.gradients * times, block.optimizer * times};
+  }
+  PartWork head = work.head;
+  head.parameters -= head.tied_parameters;  // the embedding is on the device too
+  states += of(head);
+  return states;
+}
 
 std::string_view KindName(CollectiveKind kind) {
   switch (kind) {
@@ -90,7 +112,7 @@ Json PartJson(Json row, int64_t parameters, const PartWork& work) {
 }
 
 Json PerLayer(const Described& described) {
-  const auto& [model, sharding, count, work] = described;
+  const auto& [model, sharding, count, work, precision, optimizer, states] = described;
   Json rows = Json::array();
   rows.push_back(PartJson({{"part", "embedding"}}, count.embedding, work.embedding));
   for (size_t i = 0; i < work.blocks.size(); ++i) {
@@ -105,7 +127,7 @@ double PerToken(const Described& described, AttentionCount attention) {
 }
 
 Json JsonOf(const Described& described) {
-  const auto& [model, sharding, count, work] = described;
+  const auto& [model, sharding, count, work, precision, optimizer, states] = described;
   Json json = {{"model", model.name},
                {"architecture", model.architecture},
                {"layers", model.layers()},
@@ -130,7 +152,10 @@ Json JsonOf(const Described& described) {
                         {"bytes_per_number", sharding.bytes_per_number}};
   json["total"] = {{"device_parameters", work.Parameters()},
                    {"flops", FlopsJson(work)},
-                   {"activation_bytes", work.Activation()}};
+                   {"activation_bytes", work.Activation()},
+                   {"weight_bytes", described.states.weights},
+                   {"gradient_bytes", described.states.gradients},
+                   {"optimizer_bytes", described.states.optimizer}};
   json["per_layer"] = PerLayer(described);
   return json;
 }
@@ -177,7 +202,7 @@ std::vector<std::string> Cells(const std::string& name, int64_t times, int64_t p
 }
 
 std::string TableOf(const Described& described) {
-  const auto& [model, sharding, count, work] = described;
+  const auto& [model, sharding, count, work, precision, optimizer, states] = described;
   std::vector<std::vector<std::string>> rows = {
       {"part", "times", "parameters", "on the device", "F", "I", "W", "again", "kept", "peak"}};
   rows.push_back(Cells("embedding", 1, count.embedding, work.embedding));
@@ -218,7 +243,7 @@ bool HasWindow(const Described& described) {
 }
 
 std::string TextOf(const Described& described) {
-  const auto& [model, sharding, count, work] = described;
+  const auto& [model, sharding, count, work, precision, optimizer, states] = described;
   std::string text = fmt::format("{} ({}): {}, hidden {}, vocabulary {}{}\n", model.name,
                                  model.architecture, Counted(model.layers(), "block"), model.hidden,
                                  model.vocabulary, model.tied ? ", tied head" : "");
@@ -238,6 +263,11 @@ std::string TextOf(const Described& described) {
       HasWindow(described) ? " as far as windows reach" : "",
       FormatFlops(PerToken(described, AttentionCount::kVisible)), Layout(sharding));
   text += TableOf(described);
+  text += fmt::format(
+      "weights {}, gradients {}, states of {} {} on the device in {}, if copies of it share none\n",
+      FormatBytes(described.states.weights), FormatBytes(described.states.gradients),
+      described.optimizer, FormatBytes(described.states.optimizer),
+      PrecisionName(described.precision));
   return text +
          "(parameters of the network, and on the device; FLOPs of forward, of backward for input "
          "and for weight,\nand those done again; bytes kept for the backward, and beside them "
@@ -253,8 +283,18 @@ int Run(const Arguments& arguments) {
     described.model = ReadTransformer(arguments.operands()[0]);
   }
   described.sharding = ShardingOf(arguments, described.model);
+  fmt::print(stderr, "{}", LongSequencesNote(described.model, described.sharding));
   described.count = CountParameters(described.model);
   described.work = WorkOf(described.model, described.sharding);
+  if (arguments.Has("precision")) {
+    described.precision = ParsePrecision(arguments.Text("precision"));
+  }
+  described.optimizer = arguments.TextOr("optimizer", "adamw");
+  try {
+    described.states = StatesOf(described);
+  } catch (const Error& error) {
+    throw Error(fmt::format("{}: {}", arguments.PlaceOf("optimizer"), error.what()));
+  }
   if (WantsJson(arguments)) {
     fmt::print("{}\n", JsonOf(described).dump(2));
   } else {
@@ -276,7 +316,10 @@ Subcommand ModelCommand() {
           "Megatron-LM\ntrains it.\n\nExample: pipelag model Llama-3.1-8B --sequence 8192 "
           "--tensor 4 --sequence-parallel",
       .most_operands = 1,
-      .flags = Concatenate({GptFlags(), ShardingFlags(), {FormatFlag()}}),
+      .flags = Concatenate(
+          {GptFlags(),
+           ShardingFlags(),
+           {{"optimizer", "NAME", "whose states are counted (default: adamw)"}, FormatFlag()}}),
       .run = Run,
   };
 }

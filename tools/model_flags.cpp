@@ -9,6 +9,7 @@
 #include "tools/flags.h"
 #include "tools/partition_flags.h"
 #include "tools/shape_flags.h"
+#include "tools/table.h"
 
 namespace pipelag {
 namespace {
@@ -25,8 +26,9 @@ int CountOf(const Arguments& arguments, const char* flag, int otherwise) {
 /// The error of a reader, spoken of by the flag.
 template <class Reader>
 auto Read(const Arguments& arguments, const char* flag, Reader read) {
+  const std::string text = arguments.Text(flag);
   try {
-    return read(arguments.Text(flag));
+    return read(text);
   } catch (const Error& error) {
     throw Error(fmt::format("{}: {}", arguments.PlaceOf(flag), error.what()));
   }
@@ -34,6 +36,9 @@ auto Read(const Arguments& arguments, const char* flag, Reader read) {
 
 Transformer ModelOf(const Arguments& arguments) {
   if (!arguments.Has("model")) return GptOf(arguments);
+  std::vector<Flag> shape = GptFlags();
+  std::erase_if(shape, [](const Flag& flag) { return flag.name == "layers"; });
+  RefuseGiven(arguments, shape, "--model says what the network is");
   Transformer model = Read(arguments, "model", ReadTransformer);
   if (arguments.Has("layers")) {
     const int layers = CountOf(arguments, "layers", 1);
@@ -98,6 +103,8 @@ std::optional<ModelledRun> ModelledRunOf(const Arguments& arguments) {
     }
     throw Error("--model: needs --machine");
   }
+  RefuseGiven(arguments, {{"device-compute", "", ""}, {"device-bandwidth", "", ""}},
+              "--machine says what the device is");
   ModelledRun run;
   run.machine = Read(arguments, "machine", ReadMachine);
   run.model = ModelOf(arguments);
@@ -130,8 +137,8 @@ RunLayout LaidOver(const ModelledRun& run, int ranks, int stages, int microbatch
   if (run.nodes == 0) return layout;
   CheckLayoutSize(layout);
   if (layout.gpus() > gpus) {
-    throw Error(fmt::format("the run takes {} GPUs, but {} {} of {} {} {}", layout.gpus(),
-                            run.nodes, run.nodes == 1 ? "node" : "nodes", run.machine.name,
+    throw Error(fmt::format("the run takes {}, but {} of {} {} {}", Counted(layout.gpus(), "GPU"),
+                            Counted(run.nodes, "node"), run.machine.name,
                             run.nodes == 1 ? "has" : "have", gpus));
   }
   return layout;
@@ -165,12 +172,47 @@ void AddThroughput(const Throughput& run, int64_t gpus, nlohmann::ordered_json& 
   json["hfu"] = run.hfu;
 }
 
+std::string NotesOn(const ModelledRun& run, int64_t gpus) {
+  std::string notes = LongSequencesNote(run.model, run.layout.sharding);
+  const int64_t there = int64_t{1} * run.nodes * run.machine.gpus_per_node;
+  if (gpus < there) {
+    notes += fmt::format("note: {} of the {} on {} of {} stand idle\n", there - gpus,
+                         Counted(there, "GPU"), Counted(run.nodes, "node"), run.machine.name);
+  }
+  return notes;
+}
+
+namespace {
+
+/// "15T", "2.5B".
+std::string TokensText(double tokens) {
+  for (const auto& [unit, letter] : {std::pair{1e12, 'T'}, {1e9, 'B'}, {1e6, 'M'}}) {
+    if (tokens >= unit) return fmt::format("{:.4g}{}", tokens / unit, letter);
+  }
+  return fmt::format("{:.4g}", tokens);
+}
+
+}  // namespace
+
+std::string TrainingText(const Throughput& run, int64_t gpus, double tokens) {
+  const double seconds = tokens / run.tokens_per_s;
+  return fmt::format("{} tokens at this speed: {:.1f} days, {:.0f} GPU hours\n", TokensText(tokens),
+                     seconds / 86400, seconds / 3600 * static_cast<double>(gpus));
+}
+
+void AddTraining(const Throughput& run, int64_t gpus, double tokens, nlohmann::ordered_json& json) {
+  const double seconds = tokens / run.tokens_per_s;
+  json["training"] = {{"tokens", tokens},
+                      {"days", seconds / 86400},
+                      {"gpu_hours", seconds / 3600 * static_cast<double>(gpus)}};
+}
+
 std::string ThroughputText(const Throughput& run, int64_t gpus) {
   return fmt::format(
-      "{} GPUs: {:.1f} tokens/s, {:.1f} per GPU, {:.1f} TFLOP/s per GPU; {:.1f} % of the peak, "
+      "{}: {:.1f} tokens/s, {:.1f} per GPU, {:.1f} TFLOP/s per GPU; {:.1f} % of the peak, "
       "{:.1f} % with what is recomputed\n",
-      gpus, run.tokens_per_s, run.tokens_per_s_per_gpu, run.tflops_per_gpu, 100 * run.mfu,
-      100 * run.hfu);
+      Counted(gpus, "GPU"), run.tokens_per_s, run.tokens_per_s_per_gpu, run.tflops_per_gpu,
+      100 * run.mfu, 100 * run.hfu);
 }
 
 }  // namespace pipelag

@@ -27,7 +27,8 @@ struct ModelledRun {
   int nodes = 0;  ///< 0: as many as it takes
 };
 
-/// Nothing without --machine. Throws Error naming the flag.
+/// Nothing without --machine. Throws Error naming the flag; also for one on the command line that
+/// would say again what model or machine are. (A job file may have it for other subcommands.)
 std::optional<ModelledRun> ModelledRunOf(const Arguments& arguments);
 
 /// With so many pipeline ranks, stages and micro-batches. Throws Error as EstimateRun, and if the
@@ -52,6 +53,14 @@ std::optional<ModelledStep> ModelledStepOf(const Arguments& arguments, const Sch
 
 /// Adds "gpus", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "hfu".
 void AddThroughput(const Throughput& run, int64_t gpus, nlohmann::ordered_json& json);
+/// Lines for stderr: what of the machine the run leaves idle, and longer sequences than its model
+/// is made for.
+std::string NotesOn(const ModelledRun& run, int64_t gpus);
+
+/// How long so many tokens take at the simulated speed; the second adds "training".
+std::string TrainingText(const Throughput& run, int64_t gpus, double tokens);
+void AddTraining(const Throughput& run, int64_t gpus, double tokens, nlohmann::ordered_json& json);
+
 std::string ThroughputText(const Throughput& run, int64_t gpus);
 
 }  // namespace pipelag

@@ -14,12 +14,13 @@ constexpr std::string_view kAttentions[] = {"flash", "plain"};
 constexpr std::string_view kLosses[] = {"plain", "in-place"};
 constexpr std::string_view kPrecisions[] = {"bf16", "fp16", "fp8", "fp32", "tf32"};
 constexpr int64_t kLongestByDefault = 4096;
+constexpr int64_t kMostLayers = 100'000;
 
-int CountOf(const Arguments& arguments, const std::string& name, int64_t otherwise) {
-  constexpr int64_t kMost = 10'000'000;
+int CountOf(const Arguments& arguments, const std::string& name, int64_t otherwise,
+            int64_t most = 10'000'000) {
   const int64_t count = arguments.CountOr(name, otherwise);
-  if (count > kMost) {
-    throw Error(fmt::format("{}: {} is more than {}", arguments.PlaceOf(name), count, kMost));
+  if (count > most) {
+    throw Error(fmt::format("{}: {} is more than {}", arguments.PlaceOf(name), count, most));
   }
   return static_cast<int>(count);
 }
@@ -36,6 +37,29 @@ Recompute RecomputeOf(const Arguments& arguments) {
 int BytesPerNumber(const Arguments& arguments) {
   if (!arguments.Has("precision")) return 2;
   return arguments.Choice("precision", kPrecisions).ends_with("32") ? 4 : 2;
+}
+
+void RefuseExpertsOfDense(const Arguments& arguments, const Transformer& model) {
+  const bool routed = std::any_of(model.blocks.begin(), model.blocks.end(),
+                                  [](const Block& block) { return block.experts.routed > 0; });
+  if (routed) return;
+  for (const char* flag : {"expert", "expert-tensor", "expert-capacity"}) {
+    if (!arguments.Has(flag) || arguments.Text(flag) == "1") continue;
+    throw Error(fmt::format("{}: {} has no routed experts", arguments.PlaceOf(flag), model.name));
+  }
+}
+
+double CapacityOf(const Arguments& arguments) {
+  constexpr double kLeast = 0.001;
+  constexpr double kMost = 1000;
+  if (!arguments.Has("expert-capacity")) return 0;
+  const double capacity = arguments.Decimal("expert-capacity");
+  if (!(capacity >= kLeast && capacity <= kMost)) {
+    throw Error(fmt::format("{}: '{}' is not a factor from {} to {}",
+                            arguments.PlaceOf("expert-capacity"), arguments.Text("expert-capacity"),
+                            kLeast, kMost));
+  }
+  return capacity;
 }
 
 }  // namespace
@@ -65,7 +89,7 @@ Transformer GptOf(const Arguments& arguments) {
     }
   }
   GptShape shape;
-  shape.layers = CountOf(arguments, "layers", 0);
+  shape.layers = CountOf(arguments, "layers", 0, kMostLayers);
   shape.hidden = CountOf(arguments, "hidden", 0);
   shape.heads = CountOf(arguments, "heads", 0);
   shape.key_value_heads = CountOf(arguments, "key-value-heads", shape.heads);
@@ -103,10 +127,17 @@ std::vector<Flag> ShardingFlags() {
 }
 
 Sharding ShardingOf(const Arguments& arguments, const Transformer& model) {
+  RefuseExpertsOfDense(arguments, model);
   Sharding sharding;
   const int64_t made_for = model.context > 0 ? model.context : kLongestByDefault;
   sharding.tokens = CountOf(arguments, "sequence", std::min(made_for, kLongestByDefault));
   sharding.sequences = CountOf(arguments, "microbatch", 1);
+  constexpr int64_t kMostTokens = 1'000'000'000;
+  if (sharding.sequences * sharding.tokens > kMostTokens) {
+    throw Error(fmt::format("{}: a micro-batch has {} tokens, more than {}",
+                            arguments.PlaceOf("microbatch"), sharding.sequences * sharding.tokens,
+                            kMostTokens));
+  }
   sharding.tensor = CountOf(arguments, "tensor", 1);
   sharding.context = CountOf(arguments, "context", 1);
   sharding.expert = CountOf(arguments, "expert", 1);
@@ -118,15 +149,14 @@ Sharding ShardingOf(const Arguments& arguments, const Transformer& model) {
   sharding.loss_in_place =
       arguments.Has("cross-entropy") && arguments.Choice("cross-entropy", kLosses) == "in-place";
   sharding.bytes_per_number = BytesPerNumber(arguments);
-  if (arguments.Has("expert-capacity")) {
-    sharding.capacity = arguments.Decimal("expert-capacity");
-    if (!(sharding.capacity > 0)) {
-      throw Error(fmt::format("{}: '{}' is not a positive factor",
-                              arguments.PlaceOf("expert-capacity"),
-                              arguments.Text("expert-capacity")));
-    }
-  }
+  sharding.capacity = CapacityOf(arguments);
   return sharding;
+}
+
+std::string LongSequencesNote(const Transformer& model, const Sharding& sharding) {
+  if (model.context == 0 || sharding.tokens <= model.context) return "";
+  return fmt::format("note: sequences of {} tokens are longer than the {} that {} is made for\n",
+                     sharding.tokens, model.context, model.name);
 }
 
 }  // namespace pipelag

@@ -22,8 +22,12 @@ Transformer GptOf(const Arguments& arguments);
 /// --sequence … --precision.
 std::vector<Flag> ShardingFlags();
 
-/// Without --sequence as long as the model is made for, at most 4096 tokens.
+/// Without --sequence as long as the model is made for, at most 4096 tokens. Throws Error naming
+/// the flag that is out of range, or says something of experts that the model has not.
 Sharding ShardingOf(const Arguments& arguments, const Transformer& model);
+
+/// A line for stderr if sequences are longer than the model is made for; else empty.
+std::string LongSequencesNote(const Transformer& model, const Sharding& sharding);
 
 /// "none", "selective", "alternate", "full".
 std::string_view RecomputeName(Recompute recompute);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "models/file.h"
@@ -15,6 +16,9 @@
 
 namespace pipelag {
 namespace {
+
+/// Figures of stages or ranks in one line; of more of them the text says less, JSON all.
+constexpr size_t kMostListed = 8;
 
 void WriteTrace(const std::string& file, const std::vector<Simulated>& runs, bool critical_path) {
   ChromeOptions options{.critical_path = critical_path};
@@ -134,8 +138,14 @@ std::string UpdatesText(const Simulated& run) {
   for (const Nanoseconds time : run.costs.update) times.push_back(FormatDuration(time));
   const bool alike = std::all_of(times.begin(), times.end(),
                                  [&](const std::string& time) { return time == times[0]; });
+  std::string text = alike ? times[0] : fmt::format("{}", fmt::join(times, ", "));
+  if (!alike && times.size() > kMostListed) {
+    const auto [least, most] =
+        std::minmax_element(run.costs.update.begin(), run.costs.update.end());
+    text = fmt::format("{} to {}", FormatDuration(*least), FormatDuration(*most));
+  }
   return fmt::format("{}: an update by {} takes {}\n", run.result.trace.schedule, run.optimizer,
-                     alike ? times[0] : fmt::format("{}", fmt::join(times, ", ")));
+                     text);
 }
 
 nlohmann::ordered_json ReductionsJson(const ReductionCost& cost) {
@@ -152,9 +162,15 @@ nlohmann::ordered_json ReductionsJson(const ReductionCost& cost) {
 
 std::string WarmUpText(const Simulated& run) {
   if (!run.warm_up) return "";
+  const std::vector<int>& counts = run.warm_up->warmup;
+  if (counts.size() > kMostListed) {
+    return fmt::format(
+        "{}: --warmup-slope {} hides the latency; the smallest warm-up that does begins with {} "
+        "(--format json has all of it)\n",
+        run.result.trace.schedule, run.warm_up->slope, counts[0]);
+  }
   return fmt::format("{}: the smallest warm-up that hides the latency is --warmup {} (slope {})\n",
-                     run.result.trace.schedule, fmt::join(run.warm_up->warmup, ","),
-                     run.warm_up->slope);
+                     run.result.trace.schedule, fmt::join(counts, ","), run.warm_up->slope);
 }
 
 nlohmann::ordered_json LinksJson(const std::vector<Lane>& links) {
@@ -167,7 +183,7 @@ nlohmann::ordered_json LinksJson(const std::vector<Lane>& links) {
   return json;
 }
 
-nlohmann::ordered_json JsonOf(const Simulated& run) {
+nlohmann::ordered_json JsonOf(const Simulated& run, double tokens) {
   nlohmann::ordered_json json = ResultJson(run.result);
   if (!run.exact) json["step_time_is_mean_of_run"] = true;
   json["limited_by"] = {{"ranks", run.steady.critical_ranks},
@@ -186,11 +202,28 @@ nlohmann::ordered_json JsonOf(const Simulated& run) {
   for (const Finding& finding : run.beyond_memory) json["findings"].push_back(finding.message);
   AddOutlook(run.outlook, json);
   if (!run.costs.source.empty()) json["costs_source"] = run.costs.source;
-  if (run.throughput) AddThroughput(*run.throughput, run.gpus, json);
+  if (!run.throughput) return json;
+  AddThroughput(*run.throughput, run.gpus, json);
+  if (tokens > 0) AddTraining(*run.throughput, run.gpus, tokens, json);
   return json;
 }
 
-std::string TextOf(const std::vector<Simulated>& runs) {
+/// Ranks that hold more than their device.
+std::string BeyondText(const Simulated& run) {
+  std::string text;
+  const std::vector<Finding>& findings = run.beyond_memory;
+  const size_t shown = findings.size() > kMostListed ? kMostListed / 2 : findings.size();
+  for (size_t i = 0; i < shown; ++i) {
+    text += fmt::format("{}: {}\n", run.result.trace.schedule, findings[i].message);
+  }
+  if (shown < findings.size()) {
+    text += fmt::format("{}: so do {} more of {} ranks, each by its own amount (--format json)\n",
+                        run.result.trace.schedule, findings.size() - shown, run.result.trace.ranks);
+  }
+  return text;
+}
+
+std::string TextOf(const std::vector<Simulated>& runs, double tokens) {
   std::string text;
   if (runs.size() == 1) {
     const Simulated& run = runs[0];
@@ -212,21 +245,47 @@ std::string TextOf(const std::vector<Simulated>& runs) {
       if (!outlook.empty()) text += run.result.trace.schedule + ": " + outlook;
     }
   }
-  for (const Simulated& run : runs) {
-    for (const Finding& finding : run.beyond_memory) {
-      text += fmt::format("{}: {}\n", run.result.trace.schedule, finding.message);
-    }
-  }
+  if (!runs[0].costs.source.empty()) text += fmt::format("times: {}\n", runs[0].costs.source);
+  for (const Simulated& run : runs) text += BeyondText(run);
   for (const Simulated& run : runs) {
     if (!run.throughput) continue;
-    text +=
-        fmt::format("{}: {}", run.result.trace.schedule, ThroughputText(*run.throughput, run.gpus));
+    const std::string& name = run.result.trace.schedule;
+    text += fmt::format("{}: {}", name, ThroughputText(*run.throughput, run.gpus));
+    if (tokens > 0) {
+      text += fmt::format("{}: {}", name, TrainingText(*run.throughput, run.gpus, tokens));
+    }
   }
-  if (!runs[0].costs.source.empty()) text += fmt::format("times: {}\n", runs[0].costs.source);
   return text;
 }
 
+/// "15T", "300B", "1e12": 0 without --tokens.
+double TokensOf(const Arguments& arguments) {
+  if (!arguments.Has("tokens")) return 0;
+  const std::string place = arguments.PlaceOf("tokens");
+  if (!arguments.Has("machine")) throw Error(fmt::format("{}: needs --machine", place));
+  std::string text = arguments.Text("tokens");
+  double unit = 1;
+  for (const auto& [letter, value] : {std::pair{'M', 1e6}, {'B', 1e9}, {'T', 1e12}}) {
+    if (text.back() == letter) unit = value;
+  }
+  if (unit > 1) text.pop_back();
+  constexpr double kMost = 1e18;
+  try {
+    const double tokens = unit * ParseDecimal(text);
+    if (tokens >= 1 && tokens <= kMost) return tokens;
+  } catch (const Error&) {
+  }
+  throw Error(fmt::format("{}: '{}' is not a number of tokens up to {}, as in 15T, 300B or 500M",
+                          place, arguments.Text("tokens"), kMost));
+}
+
+void PrintNotes(const Arguments& arguments, const std::vector<Simulated>& runs) {
+  const std::optional<ModelledRun> modelled = ModelledRunOf(arguments);
+  if (modelled) fmt::print(stderr, "{}", NotesOn(*modelled, runs[0].gpus));
+}
+
 int Run(const Arguments& arguments) {
+  const double tokens = TokensOf(arguments);
   const bool json = WantsJson(arguments);
   const std::string trace = arguments.Output("trace");
   if (trace.empty() && arguments.Has("critical-path")) {
@@ -241,14 +300,15 @@ int Run(const Arguments& arguments) {
     runs.push_back(SimulateOne(named, arguments, extras));
   }
   if (!trace.empty()) WriteTrace(trace, runs, arguments.Has("critical-path"));
+  PrintNotes(arguments, runs);
   const bool fits = std::all_of(runs.begin(), runs.end(),
                                 [](const Simulated& run) { return run.beyond_memory.empty(); });
   if (!json) {
-    fmt::print("{}", TextOf(runs));
+    fmt::print("{}", TextOf(runs, tokens));
     return fits ? 0 : 1;
   }
   std::vector<nlohmann::ordered_json> results;
-  for (const Simulated& run : runs) results.push_back(JsonOf(run));
+  for (const Simulated& run : runs) results.push_back(JsonOf(run, tokens));
   fmt::print("{}", JsonText(std::move(results)));
   return fits ? 0 : 1;
 }
@@ -275,6 +335,8 @@ Subcommand SimulateCommand() {
       .flags = Concatenate(
           {SimulationFlags(),
            {{"trace", "FILE", "write a Chrome trace (Perfetto, speedscope)"},
+            {"tokens", "COUNT",
+             "with --machine: what training on so many takes at this speed (15T, 300B)"},
             {"critical-path", "", "show it in --trace as a process of its own", FlagValue::kNone},
             FormatFlag()}}),
       .run = Run,

@@ -56,12 +56,8 @@ Inputs InputsOf(const Arguments& arguments, const Program& program, Simulated& s
   }
   std::vector<Nanoseconds> reduction = ReductionOf(arguments);
   if (modelled && reduction.empty()) reduction = ReductionsOf(schedule, modelled->estimate);
-  std::optional<MemorySizes> sizes;
-  if (!modelled || GivesSizes(arguments)) sizes = MemorySizesOf(arguments, schedule.stages);
-  if (modelled && !sizes) {
-    sizes = modelled->estimate.memory;
-    if (arguments.Has("device-memory")) sizes->device = arguments.Size("device-memory");
-  }
+  std::optional<MemorySizes> sizes =
+      MemorySizesOf(arguments, schedule.stages, modelled ? &modelled->estimate.memory : nullptr);
   return {std::move(modelled), ActionTimes(program, simulated.costs, reduction), std::move(sizes)};
 }
 

@@ -60,13 +60,17 @@ int DelayOf(const Program& program, int slice) {
 std::vector<Flag> UpdateFlags() {
   std::vector<Flag> flags = {
       {"optimizer", "NAME",
-       "gives updates their time, of a network of --layers … on a device of --device-…"},
+       "gives updates their time, of a network of --layers … on a device of --device-… (with "
+       "--machine of its model and its device; default there: adamw)"},
       {"correction", "NAME", "of late gradients: what it adds to an update (default: none)"},
-      {"layers", "COUNT", "transformer layers (default: 4)"},
-      {"hidden", "COUNT", "channels (default: 128)"},
-      {"heads", "COUNT", "attention heads (default: 4)"},
-      {"sequence", "COUNT", "tokens per sequence (default: 64)"},
-      {"vocabulary", "COUNT", "tokens there are (default: 256)"},
+      {"layers", "COUNT", "transformer layers (default: 4; with --machine the model's)"},
+      {"hidden", "COUNT", "channels (default: 128; with --machine the model's)"},
+      {"heads", "COUNT", "attention heads (default: 4; with --machine the model's)"},
+      {"sequence", "COUNT",
+       "tokens per sequence (default: 64; with --machine as many as the model is made for, at most "
+       "4096)"},
+      {"vocabulary", "COUNT",
+       "tokens there are (default: 256; with --machine the model's, or 51200)"},
       {"split", "even|auto|COUNT[,...]",
        "layers of each stage; auto: so that the slowest rank is fastest, within --device-memory, "
        "where the times of layers are known (default: even)"},

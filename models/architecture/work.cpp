@@ -11,7 +11,12 @@ namespace {
 
 constexpr int64_t kBytesOfLogit = 4;
 
-Bytes Rounded(double bytes) { return std::llround(bytes); }
+/// Sums over a hundred thousand parts stay within 64 bits.
+Bytes Rounded(double bytes) {
+  constexpr double kMost = 0x1p46;
+  if (!(bytes <= kMost)) throw Error("a part of the network would keep or move more than 64 TiB");
+  return std::llround(bytes);
+}
 
 double Sum(const std::vector<MatrixProduct>& products, double of_weights, double of_others) {
   double flops = 0;
@@ -279,11 +284,12 @@ NetworkWork WorkOf(const Transformer& model, const Sharding& sharding) {
 
 namespace {
 
-/// Every query meets as many keys as the window holds.
-void LimitToWindow(PartWork& block, int64_t window, int64_t tokens) {
+/// Every query meets all keys, or as many as the window holds.
+void Unmask(PartWork& block, int64_t window, int64_t tokens) {
+  const double seen =
+      window > 0 && window < tokens ? static_cast<double>(window) / static_cast<double>(tokens) : 1;
   for (MatrixProduct& product : block.products) {
-    if (product.weight) continue;
-    product.masked = 1 - static_cast<double>(window) / static_cast<double>(tokens);
+    if (!product.weight) product.masked = 1 - seen;
   }
 }
 
@@ -292,17 +298,14 @@ void LimitToWindow(PartWork& block, int64_t window, int64_t tokens) {
 double ModelFlops(const Transformer& model, int64_t sequences, int64_t tokens,
                   AttentionCount attention) {
   Sharding whole;
-  whole.sequences = sequences;
   whole.tokens = tokens;
-  whole.flash = attention == AttentionCount::kVisible;
   NetworkWork work = WorkOf(model, whole);
   if (attention == AttentionCount::kFull) {
     for (size_t i = 0; i < work.blocks.size(); ++i) {
-      const int64_t window = model.blocks[i].window;
-      if (window > 0 && window < tokens) LimitToWindow(work.blocks[i], window, tokens);
+      Unmask(work.blocks[i], model.blocks[i].window, tokens);
     }
   }
-  return 3 * work.ForwardFlops();
+  return 3 * static_cast<double>(sequences) * work.ForwardFlops();
 }
 
 double ModelFlopsPerToken(const Transformer& model, int64_t tokens, AttentionCount attention) {

@@ -103,9 +103,10 @@ struct PartWork {
 
 /// Throws Error if the sharding does not divide what it divides (heads and inner sizes by `tensor`,
 /// routed experts by `expert`, tokens by `context`, tokens by tensor under sequence parallelism).
-/// More devices than key and value heads hold copies of these. The vocabulary is rounded up.
-/// Experts are taken to be asked for equally often; of what `capacity` leaves room for, padding is
-/// computed too.
+/// Also if it keeps or moves
+/// more than 64 TiB. More devices than key and value heads hold copies of these. The vocabulary is
+/// rounded up. Experts are taken to be asked for equally often; of what `capacity` leaves room for,
+/// padding is computed too.
 PartWork BlockWork(const Transformer& model, const Block& block, const Sharding& sharding);
 PartWork EmbeddingWork(const Transformer& model, const Sharding& sharding);
 /// Final norm, logits and loss. Where the matrix is the embedding, this is a copy of it, unless

@@ -6,13 +6,13 @@
 #include <cmath>
 
 #include "models/cost/stage_parts.h"
+#include "models/cost/state_bytes.h"
 #include "models/error.h"
 #include "models/update_time.h"
 
 namespace pipelag {
 namespace {
 
-constexpr int kMasterBytes = 4;
 constexpr int kStateBytes = 4;
 
 Nanoseconds Rounded(double seconds) {
@@ -23,30 +23,6 @@ Nanoseconds Rounded(double seconds) {
 
 Bytes BytesOf(double bytes) { return static_cast<Bytes>(std::ceil(bytes)); }
 
-/// What one device holds and moves per parameter.
-struct NumberBytes {
-  int weight = 2;
-  int gradient = 4;  ///< of the accumulator, which is what is reduced
-  int own = 4;       ///< master copies, beside the optimizer's state
-};
-
-/// Megatron's mixed precision (arXiv 2205.05198, figure 1: 18 bytes per parameter with Adam):
-/// 16-bit weights; fp32 accumulators with bf16; with fp16 those are of 16 bits and copied to fp32
-/// for the update.
-NumberBytes BytesOf(Precision precision) {
-  switch (precision) {
-    case Precision::kFp32:
-    case Precision::kTf32:
-      return {4, 4, 0};
-    case Precision::kFp16:
-      return {2, 2, kMasterBytes + 4};
-    case Precision::kBf16:
-    case Precision::kFp8:
-      break;
-  }
-  return {2, 4, kMasterBytes};
-}
-
 class Run {
  public:
   Run(const Transformer& model, const Machine& machine, const RunLayout& layout,
@@ -56,7 +32,7 @@ class Run {
         layout_(layout),
         efficiency_(efficiency),
         groups_(GroupsOf(layout)),
-        bytes_(BytesOf(layout.precision)) {}
+        bytes_(BytesPerParameter(layout.precision)) {}
 
   Estimate Estimated() {
     const std::vector<StageParts> stages = PartsOfStages(model_, machine_, layout_, efficiency_);

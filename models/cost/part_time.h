@@ -40,8 +40,9 @@ struct PartSetting {
 };
 
 /// A backward repeats a product's FLOPs for the input and for the weights; of one without weights
-/// twice for the input. Rings of context parallelism run beside attention, and count as far as they
-/// are longer.
+/// twice for the input. Products by a weight whose sides are no multiples of 16 bytes take 1.4
+/// times as long. Rings of context parallelism run beside attention, and count as far as they are
+/// longer.
 PartSeconds SecondsOf(const PartWork& work, const PartSetting& setting);
 
 /// What the host needs at least to launch so many kernels.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "models/cost/state_bytes.h"
 #include "models/error.h"
 
 namespace pipelag {
@@ -23,18 +24,8 @@ void Put(const Part& part, StageParts& stage) {
   stage.parameters += part.work.parameters;
   stage.expert_parameters += part.work.expert_parameters;
   stage.recomputed_flops += part.work.RecomputedFlops();
-  int64_t rest = part.work.parameters;
-  for (const MatrixProduct& product : part.work.products) {
-    if (!product.weight) continue;
-    const auto copies = static_cast<int64_t>(product.count);
-    const int64_t held = std::min(rest, copies * product.n * product.k);
-    if (held < copies * product.n * product.k) break;
-    rest -= held;
-    for (int64_t copy = 0; copy < copies; ++copy) {
-      stage.tensors.push_back({product.n, product.k, ParameterKind::kMatrix});
-    }
-  }
-  if (rest > 0) stage.tensors.push_back({rest, 1, ParameterKind::kVector});
+  const std::vector<ParameterShape> tensors = TensorsOf(part.work);
+  stage.tensors.insert(stage.tensors.end(), tensors.begin(), tensors.end());
 }
 
 std::vector<LayerRange> SplitOf(const Transformer& model, const RunLayout& layout) {

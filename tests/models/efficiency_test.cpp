@@ -7,6 +7,7 @@
 
 #include <filesystem>
 
+#include "models/cost/part_time.h"
 #include "models/error.h"
 #include "models/file.h"
 
@@ -69,6 +70,31 @@ TEST(Products, InEightBitsAreFasterExceptInAttention) {
   EXPECT_LT(Seconds(product, "dgx-h100", Precision::kFp8), 0.7 * Seconds(product, "dgx-h100"));
   const MatrixProduct scores{4096, 4096, 128, 32, false, true, false, 0.5};
   EXPECT_DOUBLE_EQ(Seconds(scores, "dgx-h100", Precision::kFp8), Seconds(scores, "dgx-h100"));
+}
+
+TEST(Products, ByMisalignedWeightsAreSlower) {
+  const Machine machine = ReadMachine("dgx-a100");
+  const auto seconds = [&](Precision precision, int64_t tokens, int64_t n, int64_t k) {
+    PartWork work;
+    work.products = {{tokens, n, k}};
+    PartSetting setting;
+    setting.machine = &machine;
+    setting.efficiency = &kDefault;
+    setting.precision = precision;
+    const PartSeconds all = SecondsOf(work, setting);
+    return all.forward + all.input + all.weight;
+  };
+  for (const auto& [n, k] : {std::pair{4097, 4096}, {4096, 4097}, {4100, 4100}, {50257, 768}}) {
+    EXPECT_GT(seconds(Precision::kBf16, 8192, n, k),
+              1.3 * seconds(Precision::kBf16, 8192, n - n % 8, k - k % 8));
+    EXPECT_LT(seconds(Precision::kFp32, 8192, n, k),
+              1.05 * seconds(Precision::kFp32, 8192, n + 8, k + 8));
+  }
+  EXPECT_LT(seconds(Precision::kTf32, 8192, 4100, 4100),
+            1.05 * seconds(Precision::kTf32, 8192, 4096, 4096));
+  // Any number of tokens will do.
+  EXPECT_LT(seconds(Precision::kBf16, 8191, 4096, 4096),
+            1.05 * seconds(Precision::kBf16, 8192, 4096, 4096));
 }
 
 TEST(Collectives, AllReduceTakesAsLongAsScatterAndGather) {

@@ -2,6 +2,7 @@
 #include "models/file.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <string>
@@ -58,6 +59,19 @@ TEST_F(File, ThatIsNoFileIsNotRead) {
   EXPECT_THROW(ReadFile(folder_), Error);
   EXPECT_THROW(ReadFile("/dev/zero"), Error);
   EXPECT_THROW(ReadFile(folder_ / "none"), Error);
+}
+
+TEST(Files, APipeIsNoFileToRead) {
+  const std::filesystem::path pipe = std::filesystem::path(testing::TempDir()) / "pipe";
+  std::filesystem::remove(pipe);
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  try {
+    ReadFile(pipe);
+    FAIL() << "was read";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.what(), pipe.string() + ": is a pipe or a socket, not a file");
+  }
+  std::filesystem::remove(pipe);
 }
 
 }  // namespace

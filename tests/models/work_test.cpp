@@ -136,6 +136,10 @@ TEST(Work, CountsNoKeysBeyondTheWindow) {
     EXPECT_NEAR(whole - full(), 3 * 4.0 * 2 * 64 * 64 * beyond, 1e-3) << window;
     EXPECT_LE(ModelFlops(model, 2, 64, AttentionCount::kVisible), full()) << window;
   }
+  // Whole batches and sequences of millions of tokens are no more than numbers.
+  EXPECT_NEAR(ModelFlops(model, 100'000, 1 << 22, AttentionCount::kFull) /
+                  (100e3 * ModelFlops(model, 1, 1 << 22, AttentionCount::kFull)),
+              1, 1e-12);
   // Beyond the window a token costs the same in any sequence.
   for (Block& block : model.blocks) block.window = 16;
   EXPECT_NEAR(ModelFlopsPerToken(model, 64, AttentionCount::kFull),

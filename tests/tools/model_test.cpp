@@ -80,6 +80,36 @@ struct Wrong {
   const char* sentence;
 };
 
+TEST(Model, SaysWhatAnOptimizerHolds) {
+  const Workplace place;
+  const auto total = [&](const std::string& flags) {
+    return Json(place.Pipelag("model gpt2 --format json " + flags)).at("total");
+  };
+  const int64_t parameters = 124439808;
+  const nlohmann::json adamw = total("");
+  EXPECT_EQ(adamw.at("weight_bytes"), 2 * parameters);
+  EXPECT_EQ(adamw.at("gradient_bytes"), 4 * parameters);
+  EXPECT_EQ(adamw.at("optimizer_bytes"), 12 * parameters);
+  EXPECT_EQ(total("--precision fp32").at("weight_bytes"), 4 * parameters);
+  EXPECT_EQ(total("--precision fp32").at("optimizer_bytes"), 8 * parameters);
+  EXPECT_LT(total("--optimizer muon").at("optimizer_bytes"), adamw.at("optimizer_bytes"));
+  EXPECT_THAT(place.Pipelag("model gpt2 --optimizer adamm").err, HasSubstr("--optimizer: "));
+}
+
+TEST(Model, PrintsNoFigureThatOverflowed) {
+  const Workplace place;
+  for (const char* flags :
+       {"Mixtral-8x7B --expert-capacity 1e300", "Mixtral-8x7B --expert-capacity 1e12",
+        "Mixtral-8x7B --expert-capacity 0", "gpt2 --microbatch 10000000 --sequence 10000000",
+        "gpt2 --microbatch 1000 --sequence 10000000 --attention plain",
+        "--layers 10000000 --hidden 64 --heads 4"}) {
+    const Outcome outcome = place.Pipelag(std::string("model ") + flags);
+    EXPECT_EQ(outcome.exit_code, 2) << flags;
+    EXPECT_EQ(outcome.out, "") << flags;
+  }
+  EXPECT_EQ(place.Pipelag("model --layers 100000 --hidden 64 --heads 4").exit_code, 0);
+}
+
 TEST(Model, OfBadInputEndsInOneSentence) {
   const Workplace place;
   place.Write("heads.json", R"({"model_type": "llama", "hidden_size": 64, "vocab_size": 100,
@@ -98,7 +128,8 @@ TEST(Model, OfBadInputEndsInOneSentence) {
       {"gpt2 --context 3", "context parallelism of 3 does not divide 1024 tokens"},
       {"gpt2 --recompute some", "--recompute: 'some' is none of none, selective, alternate, full"},
       {"Mixtral-8x7B --expert 3", "expert parallelism of 3 does not divide 8 routed experts"},
-      {"Mixtral-8x7B --expert-capacity 0", "--expert-capacity: '0' is not a positive factor"},
+      {"Mixtral-8x7B --expert-capacity 0",
+       "--expert-capacity: '0' is not a factor from 0.001 to 1000"},
       {"Mixtral-8x7B --tensor 2 --expert-tensor 1", "needs sequence parallelism"},
       {"gpt2 --sequence 99999999", "--sequence: 99999999 is more than"},
   };

@@ -83,6 +83,173 @@ TEST(Validate, NamesWhatIsWrongInTheFile) {
   EXPECT_THAT(Refusal(R"({"rows": []})"), HasSubstr("/rows: expected a list of at least one row"));
 }
 
+TEST(Validate, UsesAllThatAJobSaysOrRefusesIt) {
+  const std::string job(kJob, std::string_view(kJob).find_last_of('}'));
+  for (const char* key : {"noise", "seeds", "seed", "trace", "format", "receive-slots", "cluster",
+                          "microbatch-spread", "device-compute", "tokens", "mtbf"}) {
+    const std::string with = job + R"(, ")" + key + R"(": "1"})";
+    EXPECT_THAT(Refusal(Cases(R"({"step_time_s": 1})", with)),
+                HasSubstr(std::string("cases.json: /rows/0/job/") + key +
+                          ": 'validate' has no use for it"));
+  }
+  EXPECT_THAT(Refusal(Cases(R"({"step_time_s": 1})",
+                            R"({"machine": "dgx-a100", "model": "gpt2", "hidden": 64, "ranks": 1,
+                                "schedule": "1f1b", "microbatches": 1})")),
+              HasSubstr("/rows/0/job/hidden: the job's 'model' says what the network is"));
+}
+
+TEST(Validate, NamesFileAndRowOfEveryError) {
+  const std::string rest = R"("schedule": "1f1b", "ranks": 2, "microbatches": 4)";
+  const std::string machine = R"("machine": "dgx-a100", "model": "gpt2", )";
+  const auto refusal = [&](const std::string& job) {
+    return Refusal(Cases(R"({"step_time_s": 1})", "{" + job + "}"));
+  };
+  const std::string first = "pipelag: cases.json: /rows/0 (a): ";
+  EXPECT_THAT(refusal(rest), HasSubstr(first + "the job says neither a 'machine' nor times"));
+  EXPECT_THAT(refusal(machine + rest + R"(, "tensor": 5)"), HasSubstr(first));
+  EXPECT_THAT(refusal(machine + rest + R"(, "nodes": 1, "data": 16)"),
+              HasSubstr(first + "the run"));
+  EXPECT_THAT(refusal(machine + R"("schedule": "1f1b", "ranks": 16, "microbatches": 4)"),
+              HasSubstr(first + "gpt2 has 12 blocks"));
+  EXPECT_THAT(refusal(machine + R"("schedule": "1f2b", "ranks": 2, "microbatches": 4)"),
+              HasSubstr("pipelag: cases.json: /rows/0/job/schedule: "));
+}
+
+TEST(Validate, RefusesFiguresAndNamesThatMakeNoTable) {
+  for (const char* value : {"1e-300", "0", "-1", "1e300", "\"1\"", "null"}) {
+    EXPECT_THAT(Refusal(Cases(std::string(R"({"step_time_s": )") + value + "}")),
+                HasSubstr("/measured/step_time_s: "))
+        << value;
+  }
+  for (const char* tolerance : {"-1", "nan", "x"}) {
+    EXPECT_THAT(Refusal(Cases(R"({"step_time_s": 1})"), std::string("--tolerance ") + tolerance),
+                HasSubstr("--tolerance: "));
+  }
+  std::string text = Cases(R"({"step_time_s": 1})");
+  text.replace(text.find("\"a\""), 3, R"("a\u001b[31m")");
+  EXPECT_THAT(Refusal(text), HasSubstr("/rows/0/name: holds a control character"));
+}
+
+TEST(Validate, KeepsItsTableNarrowAndMarksWhatDoesNotFit) {
+  const Workplace place;
+  std::string text = Cases(R"({"step_time_s": 1})");
+  text.replace(text.find("\"a\""), 3, '"' + std::string(500, 'x') + '"');
+  text.insert(text.find("\"layers\""), "\"device-memory\": \"1MiB\", ");
+  place.Write("cases.json", text);
+  const Outcome outcome = place.Pipelag("validate cases.json --calibrate-on 0,1");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  for (size_t begin = 0; begin < outcome.out.size();) {
+    const size_t end = outcome.out.find('\n', begin);
+    EXPECT_LT(end - begin, 200);
+    begin = end + 1;
+  }
+  EXPECT_THAT(outcome.out, HasSubstr("calibrated on, does not fit: "));
+  EXPECT_THAT(outcome.out, HasSubstr("no row is left that was not calibrated on"));
+  const json rows = Json(place.Pipelag("validate cases.json --format json")).at("rows");
+  EXPECT_FALSE(rows.at(0).at("fits").get<bool>());
+  EXPECT_TRUE(rows.at(1).at("fits").get<bool>());
+  EXPECT_EQ(place.Pipelag("validate cases.json --calibrate-on 0,1 --tolerance 5").exit_code, 2);
+}
+
+TEST(SimulateMachine, AGivenSizeOverridesItselfAlone) {
+  const Workplace place;
+  place.Write("job.json", kJob);
+  const auto memory = [&](const std::string& flags) {
+    return Json(place.Pipelag("simulate job.json --format json " + flags)).at("memory").at(0);
+  };
+  const json whole = memory("");
+  const char* const kFlags[][2] = {{"weight-bytes", "weights"},
+                                   {"accumulator-bytes", "gradients"},
+                                   {"optimizer-bytes", "optimizer"}};
+  for (const auto& [flag, part] : kFlags) {
+    const json given = memory(std::string("--") + flag + " 1GB");
+    for (const auto& [other, key] : kFlags) {
+      const std::string bytes = std::string(key) + "_bytes";
+      EXPECT_EQ(given.at(bytes), std::string(key) == part ? json(1'000'000'000) : whole.at(bytes))
+          << flag << ' ' << key;
+    }
+  }
+  EXPECT_GT(memory("--activation-memory 1GB").at("peak_bytes"), whole.at("peak_bytes"));
+  // What does not fit is found in the machine's memory, and in that given instead.
+  const auto exit_code = [&](const std::string& flags) {
+    return place.Pipelag("simulate job.json " + flags).exit_code;
+  };
+  EXPECT_EQ(exit_code(""), 0);
+  EXPECT_EQ(exit_code("--optimizer-bytes 100GB"), 1);
+  EXPECT_EQ(exit_code("--optimizer-bytes 100GB --device-memory 200GB"), 0);
+  EXPECT_EQ(exit_code("--device-memory 100MB"), 1);
+  EXPECT_EQ(exit_code("--device-memory 0"), 2);
+}
+
+TEST(SimulateMachine, IgnoresNoFlag) {
+  const Workplace place;
+  const std::string run = "simulate --schedule 1f1b --microbatches 2 --ranks 2 --machine dgx-h100 ";
+  const auto refusal = [&](const std::string& flags) {
+    const Outcome outcome = place.Pipelag(run + flags);
+    EXPECT_EQ(outcome.exit_code, 2) << flags;
+    return outcome.err;
+  };
+  for (const char* flag : {"hidden", "heads", "key-value-heads", "ffn", "vocabulary"}) {
+    EXPECT_THAT(refusal(std::string("--model gpt2 --") + flag + " 64"),
+                HasSubstr(std::string("--") + flag + ": --model says what the network is"));
+  }
+  EXPECT_THAT(refusal("--model gpt2 --device-compute 1TFLOP/s"), HasSubstr("--device-compute: "));
+  EXPECT_THAT(refusal("--model gpt2 --device-bandwidth 1TB/s"), HasSubstr("--device-bandwidth: "));
+  for (const char* flag : {"expert", "expert-tensor", "expert-capacity"}) {
+    EXPECT_THAT(refusal(std::string("--model gpt2 --") + flag + " 2"),
+                HasSubstr(std::string("--") + flag + ": gpt2 has no routed experts"));
+  }
+  const std::string noted = place.Pipelag(run + "--model gpt2 --sequence 2048 --nodes 4").err;
+  EXPECT_THAT(noted, HasSubstr("sequences of 2048 tokens are longer than the 1024 that gpt2"));
+  EXPECT_THAT(noted, HasSubstr("30 of the 32 GPUs on 4 nodes of dgx-h100 stand idle"));
+  EXPECT_EQ(place.Pipelag(run + "--model gpt2").err, "");
+  EXPECT_EQ(place
+                .Pipelag({"simulate", "--schedule", "1f1b", "--microbatches", "2", "--ranks", "2",
+                          "--machine", "dgx-h100", "--model", ""})
+                .err,
+            "pipelag: --model: the value is empty\n");
+}
+
+TEST(SimulateMachine, UsesNoMoreThanThePeak) {
+  const Workplace place;
+  const json run = Json(place.Pipelag(
+      "simulate --machine dgx-h100 --model Mistral-7B-v0.1 --sequence 131072 --context 8 "
+      "--recompute full --zero 3 --ranks 1 --microbatches 1 --schedule 1f1b --format json"));
+  EXPECT_LT(run.at("mfu"), 0.6);
+  EXPECT_LT(run.at("hfu"), 0.8);
+  EXPECT_GT(run.at("mfu"), 0.2);
+}
+
+TEST(SimulateMachine, SaysWhatSoManyTokensTake) {
+  const Workplace place;
+  place.Write("job.json", kJob);
+  const auto run = [&](const std::string& tokens) {
+    return Json(place.Pipelag("simulate job.json --format json --tokens " + tokens));
+  };
+  const json whole = run("2T");
+  const double seconds = 2e12 / whole.at("tokens_per_s").get<double>();
+  EXPECT_NEAR(whole.at("training").at("days").get<double>() / (seconds / 86400), 1, 1e-9);
+  EXPECT_NEAR(whole.at("training").at("gpu_hours").get<double>() / (8 * seconds / 3600), 1, 1e-9);
+  EXPECT_EQ(run("2000B").at("training"), whole.at("training"));
+  EXPECT_EQ(run("2e12").at("training"), whole.at("training"));
+  for (const char* tokens : {"0", "T", "-1T", "1e30", "5X", "nan"}) {
+    EXPECT_EQ(place.Pipelag({"simulate", "job.json", "--tokens", tokens}).exit_code, 2) << tokens;
+  }
+}
+
+TEST(SimulateMachine, KeepsLinesShortWithManyRanks) {
+  const Workplace place;
+  const Outcome outcome = place.Pipelag(
+      "simulate --machine dgx-h100 --model Llama-3.1-405B --ranks 63 --microbatches 2 --schedule "
+      "1f1b,gpipe");
+  EXPECT_EQ(outcome.exit_code, 1) << outcome.err;
+  for (size_t begin = 0; begin < outcome.out.size();) {
+    const size_t end = outcome.out.find('\n', begin);
+    EXPECT_LT(end - begin, 400) << outcome.out.substr(begin, end - begin);
+    begin = end + 1;
+  }
+}
+
 TEST(SimulateMachine, ReportsThroughputAndMemory) {
   const Workplace place;
   place.Write("job.json", kJob);
