@@ -3,10 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 
 #include "models/random.h"
+#include "traces/trace.h"
 
 namespace pipelag {
 namespace {
@@ -45,7 +47,41 @@ NoisyTimes::NoisyTimes(const Program& program, const ActionTimes& times, const N
       times_(times),
       noise_(noise),
       first_rank_(first_rank),
-      quiet_(!noise.any()) {}
+      quiet_(!noise.any()) {
+  if (!quiet_) CheckSum(program);
+}
+
+/// As ActionTimes does for what is not noisy: no run is longer than all its actions one after the
+/// other. They are added up one by one only where a bound is too large.
+void NoisyTimes::CheckSum(const Program& program) const {
+  constexpr double kMost = 4.6e18;  // half of what there is: messages take time as well
+  constexpr double kFarthest = 9;   // no draw of StandardNormal is farther from 0
+  double factor = std::exp(noise_.sigma * kFarthest);
+  double slowest = 1;
+  for (const double of_rank : noise_.rank_factors) slowest = std::max(slowest, of_rank);
+  factor *= slowest;
+  double step = 0;
+  double actions = 0;
+  for (const auto& body : schedule_.body) {
+    for (const Action& action : body) {
+      if (OnComputeLane(action.kind)) step += static_cast<double>(times_.Of(action));
+      ++actions;
+    }
+  }
+  const double stalls =
+      noise_.stall_probability > 0 ? static_cast<double>(noise_.stall.count()) * actions : 0;
+  if ((step * factor + stalls) * static_cast<double>(program.steps()) < kMost) return;
+  double sum = 0;
+  for (int rank = 0; rank < schedule_.ranks; ++rank) {
+    for (LaneWalk walk(program, rank); !walk.done(); walk.Advance()) {
+      if (!OnComputeLane(walk.action().kind)) continue;
+      sum += static_cast<double>(Of(walk.action()));
+      if (!(sum < kMost)) {
+        throw Error("the noise makes the run take longer than 292 years: the times are too large");
+      }
+    }
+  }
+}
 
 int64_t NoisyTimes::OfOverlap(const RunAction& forward, const RunAction& backward) const {
   const int64_t time = times_.OfOverlap(forward, backward);

@@ -45,6 +45,7 @@ class NoisyTimes {
   bool Stalls(const RunAction& action) const;
 
  private:
+  void CheckSum(const Program& program) const;
   int64_t Noisy(const RunAction& action, int64_t time) const;
   int RankOf(const RunAction& action) const;
   uint64_t Bits(const RunAction& action, uint64_t draw) const;

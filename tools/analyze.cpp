@@ -19,6 +19,10 @@ constexpr size_t kMostDrawn = 1'000'000;
 RunResult ResultOf(const std::string& file, int64_t warm_up) {
   RunResult result;
   result.trace = IsPrimus(file) ? ReadPrimus(file) : ReadRun(file);
+  if (warm_up > 1 && warm_up >= result.trace.steps) {
+    throw Error(fmt::format("{}: a warm-up of {} leaves nothing of its {} steps", file, warm_up,
+                            result.trace.steps));
+  }
   result.stages = StagesOfNetwork(result.trace);
   result.metrics = ComputeMetrics(result.trace, warm_up);
   result.versions = MeasuredVersions(result.trace);

@@ -258,16 +258,21 @@ std::string Arguments::Output(const std::string& name) const {
       throw Error(fmt::format("{}: {} is needed for {} already", PlaceOf(name), file, place));
     }
   };
-  const auto keep = [&](const std::string& other, const std::string& place) {
+  // What a CSV cannot say of a schedule stands beside it.
+  const auto keep = [&](const std::string& other, const std::string& place, bool schedule) {
     refuse(other, place);
     fs::path beside = other;
-    if (beside.extension() == ".csv") refuse(beside.replace_extension(".json"), place);
+    if (schedule && beside.extension() == ".csv") {
+      refuse(beside.replace_extension(".json"), place);
+    }
   };
-  for (const std::string& operand : operands_) keep(operand, "an input");
+  for (const std::string& operand : operands_) keep(operand, "an input", false);
   for (const auto& [other, given] : given_) {
     if (other == name) continue;
     for (const std::string& item : given.items) {
-      for (const std::string& text : SplitAtCommas(item)) keep(text, given.place);
+      for (const std::string& text : SplitAtCommas(item)) {
+        keep(text, given.place, other == "schedule" || other == "export");
+      }
     }
   }
   return file;
@@ -313,6 +318,13 @@ Arguments ParseArguments(const Subcommand& subcommand, const std::vector<std::st
   if (given.contains("help")) return Arguments(std::move(given), {});
   CheckOperands(subcommand, operands);
   if (subcommand.reads_job && !operands.empty()) given.merge(ReadJob(operands[0], job_keys));
+  for (const Flag& flag : subcommand.flags) {
+    const auto switched = given.find(flag.name);
+    if (flag.takes != FlagValue::kNone || switched == given.end()) continue;
+    if (switched->second.items.empty()) continue;
+    throw Error(fmt::format("{}: is a switch, true or false, not '{}'", switched->second.place,
+                            fmt::join(switched->second.items, ",")));
+  }
   return Arguments(std::move(given), std::move(operands));
 }
 

@@ -67,7 +67,16 @@ NamedSchedule ReadScheduleFile(const std::string& file, const Arguments& argumen
   }
   check("ranks", named.schedule.ranks, "ranks");
   check("microbatches", named.schedule.microbatches, "micro-batches per step");
-  for (const char* flag : {"flush-barrier", "clip-norm", "reduction"}) {
+  const bool reduces = std::any_of(
+      named.schedule.groups.begin(), named.schedule.groups.end(),
+      [](const CollectiveGroup& g) { return g.purpose == CollectiveGroup::Purpose::kReplicas; });
+  for (const char* flag : {"reduction", "gradient-bytes"}) {
+    if (arguments.Has(flag) && !reduces) {
+      throw Error(fmt::format("{}: {} has no AR of gradients, and its order is fixed",
+                              arguments.PlaceOf(flag), file));
+    }
+  }
+  for (const char* flag : {"flush-barrier", "clip-norm"}) {
     if (arguments.Has(flag)) {
       throw Error(
           fmt::format("{}: cannot change {}, whose order is fixed", arguments.PlaceOf(flag), file));
@@ -152,6 +161,10 @@ NamedSchedule GenerateByFlags(const Generator& generator, const Arguments& argum
   options.vertical_sync = wants("vertical-sync", Generator::kVerticalSync);
   if (wants("memory-limit", Generator::kCosts)) {
     options.memory_limit = arguments.Decimal("memory-limit");
+    if (!(options.memory_limit > 0)) {
+      throw Error(fmt::format("{}: must be positive, not {}", arguments.PlaceOf("memory-limit"),
+                              arguments.Text("memory-limit")));
+    }
   }
   if (wants("update-placement", Generator::kLateUpdate)) {
     options.late_update = LateUpdate(arguments);
@@ -254,7 +267,9 @@ std::vector<Flag> CostFlags() {
        "long as one after the other)"},
       {"update", "TIME[,TIME...]", "optimizer update of a stage (default: 0)"},
       {"p2p-latency", "TIME", "from the end of sending to arrival (default: 0)"},
-      {"p2p-bandwidth", "RATE", "between two ranks, each direction (default: unlimited)"},
+      {"p2p-bandwidth", "RATE",
+       "between two ranks, for each direction of each kind of message, forward and backward "
+       "(default: unlimited)"},
       {"activation-bytes", "SIZE", "of one message between two stages (default: 0)"},
       {"costs", "FILE", "cost file of 'pipelag calibrate'; the flags above override it"},
   };

@@ -152,10 +152,12 @@ std::string ResultText(const RunResult& result) {
   const Metrics& metrics = result.metrics;
   std::string text = fmt::format(
       "{}: {}, {}, {} per step, {}\n\n"
-      "makespan   {}\nstep time  {} in steady state\n",
+      "makespan   {}\nstep time  {}\n",
       trace.schedule, Counted(trace.ranks, "rank"), Counted(result.stages, "stage"),
       Counted(trace.microbatches, "micro-batch"), Counted(trace.steps, "step"),
-      FormatDuration(metrics.makespan), FormatStepTime(metrics.step_time));
+      FormatDuration(metrics.makespan),
+      result.mean ? FormatDuration(metrics.step_time.RoundedUp()) + ", the mean of this run"
+                  : FormatStepTime(metrics.step_time) + " in steady state");
   if (trace.tokens_per_step > 0) {
     text += fmt::format("tokens/s   {:.1f}\n", TokensPerSecond(trace, metrics.step_time));
   }

@@ -23,6 +23,7 @@ struct RunResult {
   std::vector<IdleShares> idle{};       ///< per rank; empty: not known
   CriticalPath path{};                  ///< without pieces: not known
   std::vector<RankMemory> memory{};     ///< per rank; empty: not known
+  bool mean = false;                    ///< the step time is the run's mean, not an exact one
 };
 
 /// Fills in idle times and path from the spans of `result.trace`.

@@ -291,7 +291,15 @@ int Run(const Arguments& arguments) {
   const std::string_view backend =
       arguments.Has("backend") ? arguments.Choice("backend", kBackends) : kBackends[0];
   if (backend != "mpi") return RunReal(arguments, backend, nullptr);
-  const std::unique_ptr<Wire> wire = OpenWire(HowLaunched(), kPatience);
+  const Launched launched = HowLaunched();
+  if (launched.by == Launched::By::kVariables && arguments.Has("ranks") &&
+      arguments.Count("ranks") != launched.size) {
+    throw Error(fmt::format("WORLD_SIZE is {}, but --ranks {}: there is a process for each rank",
+                            launched.size, arguments.Count("ranks")));
+  }
+  const auto patience = std::chrono::ceil<std::chrono::seconds>(
+      arguments.Has("deadline") ? arguments.Duration("deadline") : Nanoseconds{kPatience});
+  const std::unique_ptr<Wire> wire = OpenWire(launched, patience);
   try {
     return RunReal(arguments, backend, wire.get());
   } catch (const StoppedByPeer&) {
@@ -334,6 +342,10 @@ int RunReal(const Arguments& arguments, std::string_view backend, Wire* wire) {
     outside.log = std::make_unique<StepLog>(arguments.Output("log"), arguments.Has("resume"));
   }
   const int64_t warm_up = WarmUpOf(arguments);
+  if (arguments.Has("warm-up") && warm_up >= length.steps()) {
+    throw Error(fmt::format("{}: {} of {} steps leave nothing to measure",
+                            arguments.PlaceOf("warm-up"), warm_up, length.steps()));
+  }
   // In turn rather than one after the other: what slows the machine for a while slows them all.
   for (int64_t i = 0; i < repetitions; ++i) {
     for (size_t k = 0; k < all.size(); ++k) {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -196,6 +197,10 @@ int Run(const Arguments& arguments) {
   const bool json = WantsJson(arguments);
   const std::string target = arguments.TextOr("export", "");
   if (!target.empty()) CheckWritable(target);
+  if (!target.empty() && std::filesystem::path(target).extension() != ".csv") {
+    throw Error(fmt::format("{}: '{}' does not end in .csv, by which schedules are known",
+                            arguments.PlaceOf("export"), target));
+  }
   if (target.empty() && arguments.Has("export-form")) {
     throw Error(fmt::format("{}: is the form of a file, but no --export is asked for",
                             arguments.PlaceOf("export-form")));

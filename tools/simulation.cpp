@@ -127,6 +127,7 @@ Simulated SimulateOne(const NamedSchedule& named, const Arguments& arguments,
   }
   simulated.steady = std::move(simulation.steady);
   simulated.exact = simulation.exact;
+  simulated.result.mean = !simulation.exact;
   if (extras.reasons) {
     FindReasons(named, program, simulation.alone ? *simulation.alone : times, options.receive_slots,
                 conditions.network.cluster != nullptr, simulated);

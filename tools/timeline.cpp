@@ -74,7 +74,8 @@ Scale ScaleOf(const Trace& trace, int64_t columns) {
   scale.per_column = (scale.end + columns - 1) / columns;
   if (extent.shortest >= scale.per_column) return scale;
   const std::vector<Nanoseconds> steps = StepEnds(trace);
-  if (steps.size() > 1 && steps.front().count() / extent.shortest <= columns) {
+  if (extent.shortest > 0 && steps.size() > 1 &&
+      steps.front().count() / extent.shortest <= columns) {
     scale.cut = true;
     scale.per_column = extent.shortest;
     scale.end = extent.shortest * columns;

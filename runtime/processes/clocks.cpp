@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "models/error.h"
+#include "runtime/sha256.h"
+
 namespace pipelag {
 namespace {
 
@@ -21,6 +24,25 @@ EventPtr Take(ProcessLink& link, int peer, int tag, const Time& time) {
 }
 
 }  // namespace
+
+void CompareJobs(ProcessLink& link, int tag, const std::string& job) {
+  const auto own = std::make_shared<std::string>(Sha256(job));
+  const std::string waiting = fmt::format("rank {} waits for all ranks to begin", link.rank());
+  if (link.rank() != 0) {
+    link.Send(0, tag, std::as_bytes(std::span(*own)), waiting, own)->Wait();
+    return;
+  }
+  for (int peer = 1; peer < link.size(); ++peer) {
+    const auto theirs = std::make_shared<std::string>(own->size(), ' ');
+    link.Receive(peer, tag, std::as_writable_bytes(std::span(*theirs)), waiting, theirs)->Wait();
+    if (*theirs != *own) {
+      throw Error(
+          fmt::format("rank {} runs another job than rank 0: start all with the same "
+                      "flags and files",
+                      peer));
+    }
+  }
+}
 
 std::vector<ClockOffset> CompareClocks(ProcessLink& link, int tag) {
   const auto asked = std::make_shared<int64_t>();

@@ -8,10 +8,13 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <thread>
 #include <tuple>
 
 #include "models/schedule/slots.h"
+#include "models/schedule/text.h"
+#include "runtime/checkpoint/facts.h"
 #include "runtime/cpu/cpu_compute.h"
 #include "runtime/cpu/outcome.h"
 #include "runtime/past_event.h"
@@ -239,6 +242,7 @@ class ProcessRun {
   std::optional<ProcessesResult> Run(const Interposer& interpose) {
     const std::jthread termination = WatchTermination(link_);
     try {
+      CompareJobs(link_, transport_.free_tag() + 1, Job());
       const std::vector<ClockOffset> clocks = CompareClocks(link_, transport_.free_tag() + 1);
       RankRun own = Train(interpose);
       notes_.FinishTogether();
@@ -266,6 +270,18 @@ class ProcessRun {
   }
 
  private:
+  /// What all ranks must agree on.
+  std::string Job() const {
+    const Schedule& schedule = program_.schedule();
+    std::string job = fmt::format("{} {} {} {} {}", schedule.name, schedule.ranks,
+                                  schedule.microbatches, program_.steps(), options_.first_step());
+    for (const auto& body : schedule.body) {
+      for (const Action& action : body) job += ' ' + ActionText(schedule, action);
+      job += '\n';
+    }
+    return job + RunFacts(options_, PlanOf(program_), corpus_).dump();
+  }
+
   RankRun Train(const Interposer& interpose) {
     const RankPlan& plan = plans_[static_cast<size_t>(rank_)];
     StepWatch watch(options_, program_.schedule().microbatches);

@@ -94,6 +94,20 @@ TEST_F(Processes, GoOnFromACheckpointWithAnotherNumberOfThem) {
   EXPECT_EQ(Json(outcomes[0]).at("weights_sha256"), whole.at("weights_sha256"));
 }
 
+TEST_F(Processes, DoOneJob) {
+  const std::string port = fmt::format("PIPELAG_PORT={}", FreePort());
+  std::vector<Started> started;
+  for (const char* rank : {"0", "1"}) {
+    started.push_back(
+        place_.Start(fmt::format("run --schedule {} --ranks 2 --steps 3 --backend mpi{}",
+                                 rank[0] == '0' ? "1f1b" : "gpipe", kNetwork),
+                     {std::string("RANK=") + rank, "WORLD_SIZE=2", "MASTER_ADDR=localhost", port}));
+  }
+  const std::vector<Outcome> outcomes = FinishAll(started);
+  EXPECT_THAT(outcomes[0].err, HasSubstr("rank 1 runs another job than rank 0"));
+  for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.exit_code, 2);
+}
+
 TEST_F(Processes, OneThatIsKilledEndsTheOthersWithItsName) {
   std::vector<Started> started = StartAll(
       place_, 3,
@@ -136,7 +150,7 @@ TEST_F(Processes, SayWhatIsWrongWithTheirStart) {
   EXPECT_THAT(error({"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=localhost", "MASTER_PORT=x"}),
               HasSubstr("MASTER_PORT is not a whole number"));
   EXPECT_THAT(error({"RANK=0", "WORLD_SIZE=1", "MASTER_ADDR=localhost", "MASTER_PORT=29500"}),
-              HasSubstr("there are 1 processes, but 1f1b has 2 ranks"));
+              HasSubstr("WORLD_SIZE is 1, but --ranks 2"));
 }
 
 class Mpi : public Processes {

@@ -11,8 +11,10 @@ namespace pipelag {
 namespace {
 
 using nlohmann::json;
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 class Variants : public testing::Test {
  protected:
@@ -152,6 +154,7 @@ TEST_F(Variants, MemoryLimit) {
     last = result.at("makespan_ns");
   }
   ExpectRefused("simulate " + start + "--memory-limit 0.5", "0.5");
+  ExpectRefused("simulate " + start + "--memory-limit 0", "--memory-limit: must be positive");
   ExpectRefused("simulate --schedule zb-v --memory-limit 2" + std::string(kSplit), "zb-v");
 }
 
@@ -272,6 +275,43 @@ TEST_F(Variants, SideBySideSaysWhyIdle) {
     }
     EXPECT_EQ(explained, idle);
   }
+}
+
+// What stands in a CSV takes the time that is given for it; what does not cannot be given one.
+TEST_F(Variants, ReductionsOfAGivenOrder) {
+  const std::string sizes = " --ranks 2 --microbatches 4";
+  ASSERT_EQ(
+      place_.Pipelag("schedule --schedule 1f1b --reduction 5ms --export red.csv" + sizes).exit_code,
+      0);
+  EXPECT_EQ(Makespan("--schedule red.csv --forward 1ms --backward 2ms --reduction 5ms"),
+            Makespan("--schedule 1f1b --forward 1ms --backward 2ms --reduction 5ms" + sizes));
+  place_.Write("own.csv", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
+  ExpectRefused("simulate --schedule own.csv --reduction 5ms", "--reduction: own.csv has no AR");
+  ExpectRefused("simulate --schedule own.csv --gradient-bytes 1MiB", "--gradient-bytes: own.csv");
+}
+
+// Nothing to be drawn to scale, and still a result.
+TEST_F(Variants, ZeroTimes) {
+  for (const char* rest :
+       {"--p2p-latency 1ms", "--p2p-bandwidth 1MB/s --activation-bytes 1KiB", "--update 1ms", ""}) {
+    const Outcome outcome = place_.Pipelag(
+        std::string("simulate --schedule 2bw --ranks 4 --microbatches 8 --forward 0ms "
+                    "--backward 0ms ") +
+        rest);
+    EXPECT_EQ(outcome.exit_code, 0) << rest << outcome.err;
+  }
+}
+
+TEST_F(Variants, AMeanIsNotCalledExact) {
+  const std::string run = "simulate --schedule 2bw --ranks 4 --microbatches 5 --noise 0.1";
+  EXPECT_THAT(place_.Pipelag(run).out,
+              AllOf(HasSubstr("the mean of this run"), Not(HasSubstr("exactly"))));
+}
+
+TEST_F(Variants, SwitchesInAJob) {
+  place_.Write("job.json", R"({"schedule": "pipedream", "ranks": 4, "microbatches": 2,
+                               "vertical-sync": "no"})");
+  ExpectRefused("simulate job.json", "/vertical-sync: is a switch, true or false");
 }
 
 }  // namespace
