@@ -94,8 +94,8 @@ std::vector<Bytes> CutMessages(const std::vector<NetworkPart>& parts,
                                const std::vector<LayerRange>& stages);
 
 /// As many layers (NetworkPart::layer) on each stage as `counts` says; other parts before the first
-/// layer go to the first stage, others to the stage of the layer before them. Throws Error as
-/// SplitLayers.
+/// layer go to the first stage, others to the stage of the layer before them; a first or last stage
+/// of no layers has those at its end alone, where there are any. Throws Error as SplitLayers.
 std::vector<LayerRange> PartitionByCounts(const std::vector<NetworkPart>& parts,
                                           const std::vector<int>& counts);
 /// The other way round.

@@ -82,12 +82,25 @@ std::vector<LayerRange> PartitionByCounts(const std::vector<NetworkPart>& parts,
   for (size_t i = 0; i < parts.size(); ++i) {
     if (parts[i].layer) layers.push_back(static_cast<int>(i));
   }
+  const auto count = static_cast<int>(parts.size());
+  std::vector<int> with_layers = counts;
+  const bool first_alone = counts.size() > 1 && counts.front() == 0 && !parts.front().layer;
+  if (first_alone) with_layers.erase(with_layers.begin());
+  const bool last_alone = with_layers.size() > 1 && counts.back() == 0 && !parts.back().layer;
+  if (last_alone) with_layers.pop_back();
   std::vector<LayerRange> ranges;
-  for (const LayerRange& range : SplitLayers(static_cast<int>(layers.size()), counts)) {
+  for (const LayerRange& range : SplitLayers(static_cast<int>(layers.size()), with_layers)) {
     const bool last = range.last == static_cast<int>(layers.size());
-    ranges.push_back(
-        {ranges.empty() ? 0 : ranges.back().last,
-         last ? static_cast<int>(parts.size()) : layers[static_cast<size_t>(range.last)]});
+    ranges.push_back({ranges.empty() ? 0 : ranges.back().last,
+                      last ? count : layers[static_cast<size_t>(range.last)]});
+  }
+  if (first_alone) {
+    ranges.front().first = layers.front();
+    ranges.insert(ranges.begin(), {0, layers.front()});
+  }
+  if (last_alone) {
+    ranges.back().last = layers.back() + 1;
+    ranges.push_back({layers.back() + 1, count});
   }
   return ranges;
 }

@@ -8,8 +8,10 @@
 
 #include "models/cost/network_split.h"
 #include "models/profile.h"
+#include "tools/flags.h"
 #include "tools/model_flags.h"
 #include "tools/table.h"
+#include "tools/update_flags.h"
 
 namespace pipelag {
 namespace {
@@ -37,6 +39,14 @@ void RefuseOtherTimes(const Arguments& arguments, const char* source) {
     if (!arguments.Has(flag)) continue;
     throw Error(
         fmt::format("{}: the layers of --{} have their own", arguments.PlaceOf(flag), source));
+  }
+  for (const Flag& flag : Concatenate({ModelFlags(), UpdateFlags()})) {
+    if (flag.name == "split" || !arguments.Has(flag.name) ||
+        !arguments.PlaceOf(flag.name).starts_with("--")) {
+      continue;  // a job file may serve others too
+    }
+    throw Error(fmt::format("--{}: the layers of --{} have their times whatever it says", flag.name,
+                            source));
   }
 }
 

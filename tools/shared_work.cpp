@@ -190,12 +190,22 @@ class Share {
     for (Row& row : ReadRows(file, work_.columns)) {
       ++number;
       const std::string place = fmt::format("{}: row {}", file.string(), number);
-      CheckFigures(row, place);
+      if (keep_others) CheckFigures(row, place);  // an older run's, or someone's by hand
       Take(std::move(row), keep_others, place);
     }
   }
 
+  /// A row has figures, or a text why not.
   void CheckFigures(const Row& row, const std::string& place) const {
+    bool number = false;
+    bool text = false;
+    for (size_t i = work_.keys; i + 1 < row.size(); ++i) {
+      (work_.columns[i].number ? number : text) |= !row[i].empty();
+    }
+    if (row[work_.keys].empty() && (number || !text)) {
+      throw Error(fmt::format("{}: has no {}: take the row out, or leave out --resume", place,
+                              work_.columns[work_.keys].name));
+    }
     for (size_t i = work_.keys; i < row.size(); ++i) {
       const Column& column = work_.columns[i];
       if (!column.number || row[i].empty()) continue;

@@ -44,6 +44,10 @@ Inputs InputsOf(const Arguments& arguments, const Program& program, Simulated& s
     simulated.stages = StagesOf(arguments, program);
     return InputsOfStages(arguments, program, simulated);
   }
+  if (arguments.Has("split") && arguments.PlaceOf("split").starts_with("--") &&
+      !arguments.Has("machine") && !arguments.Has("optimizer")) {
+    throw Error("--split: needs the times of layers, by --machine, --profile or --layer-times");
+  }
   simulated.stages = ModelledStagesOf(arguments, program);
   const std::vector<int> split = simulated.stages ? simulated.stages->counts : std::vector<int>{};
   std::optional<ModelledStep> modelled = ModelledStepOf(arguments, schedule, split);

@@ -72,8 +72,9 @@ std::vector<Flag> UpdateFlags() {
       {"vocabulary", "COUNT",
        "tokens there are (default: 256; with --machine the model's, or 51200)"},
       {"split", "even|auto|COUNT[,...]",
-       "layers of each stage; auto: so that the slowest rank is fastest, within --device-memory, "
-       "where the times of layers are known (default: even)"},
+       "layers of each stage, of which only the first and the last may have 0, where an embedding "
+       "or a head is there alone; auto: so that the slowest rank is fastest, within "
+       "--device-memory, where the times of layers are known (default: even)"},
       {"device-compute", "RATE", "matrix products of a device (400TFLOP/s), for --optimizer"},
       {"device-bandwidth", "RATE", "its memory's bandwidth (3.3TB/s), for --optimizer"},
   };

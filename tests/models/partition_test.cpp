@@ -215,10 +215,7 @@ TEST(Partition, SaysByHowMuchTheLeanestMisses) {
   const auto of = [&](const char* schedule, int chunks) {
     PartitionSetting setting = SettingOf(schedule, 2, chunks, 150);
     for (StagePlace& place : setting.places) {
-      place = {.rank = place.rank,
-               .held = {{0, 0}},
-               .weight_versions = 1,
-               .gradient_buffers = 0};
+      place = {.rank = place.rank, .held = {{0, 0}}, .weight_versions = 1, .gradient_buffers = 0};
     }
     return ErrorOf(parts, setting);
   };
@@ -252,7 +249,19 @@ TEST(Partition, CountsKeepTheEndsWithTheirNeighbours) {
   EXPECT_EQ(ranges, (std::vector<LayerRange>{{0, 2}, {2, 6}}));
   EXPECT_EQ(LayerCounts(parts, ranges), (std::vector<int>{1, 3}));
   EXPECT_THROW(PartitionByCounts(parts, {1, 2}), Error);
-  EXPECT_THROW(PartitionByCounts(parts, {4, 0}), Error);
+  for (const std::vector<int>& counts :
+       std::vector<std::vector<int>>{{4, 0}, {0, 4}, {0, 1, 3, 0}}) {
+    const std::vector<LayerRange> alone = PartitionByCounts(parts, counts);
+    EXPECT_EQ(LayerCounts(parts, alone), counts);
+    EXPECT_EQ(alone.front().first, 0);
+    EXPECT_EQ(alone.back().last, 6);
+    for (size_t s = 0; s < alone.size(); ++s) {
+      EXPECT_GT(alone[s].last, alone[s].first);
+      EXPECT_EQ(alone[s].first, s == 0 ? 0 : alone[s - 1].last);
+    }
+  }
+  EXPECT_THROW(PartitionByCounts(parts, {2, 0, 2}), Error);
+  EXPECT_THROW(PartitionByCounts(std::vector<NetworkPart>(4), {0, 4}), Error);
 }
 
 }  // namespace

@@ -133,6 +133,27 @@ TEST(Split, OfAModelKeepsToTheMemory) {
   EXPECT_THAT(by_hand.out, HasSubstr("more than its device's 100.0 MiB"));
 }
 
+/// One rule for both, and a line that says who has what for every split.
+TEST(Split, LeavesEndsAloneByHandWhereverTheyAre) {
+  const Workplace place;
+  place.Write("times.csv", kTimes);
+  for (const char* network :
+       {"--layer-times times.csv", "--model gpt2 --layers 4 --machine dgx-a100"}) {
+    const std::string command =
+        "simulate --schedule 1f1b --ranks 4 --microbatches 4 " + std::string(network);
+    for (const char* split : {"0,2,2,0", "0,1,1,2", "1,1,2,0", "1,1,1,1"}) {
+      const Outcome outcome = place.Pipelag(command + " --split " + split);
+      EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+      EXPECT_THAT(outcome.out,
+                  HasSubstr("1f1b: split by hand: " + std::string(split) + " layers; rank "));
+    }
+    EXPECT_THAT(place.Pipelag(command).out, HasSubstr("1f1b: split even: 1,1,1,1 layers; rank "));
+    for (const char* split : {"2,0,1,1", "0,2,0,2", "0,0,2,2", "0,4,0,0"}) {
+      EXPECT_EQ(place.Pipelag(command + " --split " + split).exit_code, 2) << split;
+    }
+  }
+}
+
 TEST(Split, RefusesWhatDoesNotGoTogether) {
   const Workplace place;
   place.Write("times.csv", kTimes);
@@ -149,6 +170,14 @@ TEST(Split, RefusesWhatDoesNotGoTogether) {
               HasSubstr("the split gives out 3 layers, but the network has 4"));
   EXPECT_THAT(error("--layer-times times.csv --split 1,2,1"),
               HasSubstr("names 3 stages, but there are 2"));
+  for (const char* flag : {"--data 2", "--recompute full", "--tensor 2", "--layers 4", "--zero 1",
+                           "--model gpt2 --machine dgx-a100", "--optimizer adamw"}) {
+    EXPECT_THAT(error("--layer-times times.csv " + std::string(flag)),
+                HasSubstr("the layers of --layer-times have their times whatever it says"));
+  }
+  for (const char* split : {"2,2", "auto", "even"}) {
+    EXPECT_THAT(error("--split " + std::string(split)), HasSubstr("needs the times of layers"));
+  }
   EXPECT_THAT(error("--layer-times nothing.csv"), HasSubstr("nothing.csv"));
   EXPECT_THAT(error("--profile times.csv"), HasSubstr("times.csv:1: expected a node"));
 }

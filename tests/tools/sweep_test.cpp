@@ -236,6 +236,10 @@ TEST(Sweep, RefusesFiguresThatCannotBe) {
     EXPECT_THAT(outcome.err, HasSubstr("out.csv: row 2: '" + std::string(figure) +
                                        "' cannot be a step_time_ns"));
   }
+  std::string wrong = rows;
+  wrong.erase(wrong.find(time), time.size());
+  place.Write("out.csv", wrong);
+  EXPECT_THAT(place.Pipelag(command).err, HasSubstr("out.csv: row 2: has no step_time_ns"));
   for (const auto& [text, reason] :
        {std::pair<std::string, std::string>{"", "out.csv: is empty"},
         {rows.substr(0, 20), "its last line is cut off"},
@@ -268,6 +272,21 @@ TEST(Sweep, TakesNoRowsOfAnotherRun) {
   EXPECT_THAT(waiting.err, HasSubstr("process 1 of 2 has other flags or files than process 0"));
   EXPECT_THAT(waiting.err, HasSubstr("1 rows are in out.csv, to go on from with --resume"));
   EXPECT_EQ(Lines(place.Read("out.csv")), 2u);  // what the first one computed is not lost
+}
+
+/// What takes no time is odd, but no reason to lose it between processes.
+TEST(Sweep, SharesOutWhatTakesNoTime) {
+  const Workplace place;
+  const std::string command =
+      "sweep --ranks 2 --schedule 1f1b --forward 0ms --backward 0ms --grid microbatches=2,4 "
+      "--output out.csv";
+  const Outcome alone = place.Pipelag(command);
+  for (int rank = 1; rank >= 0; --rank) {
+    const Process process(rank, 2);
+    const Outcome outcome = place.Pipelag(command);
+    EXPECT_EQ(outcome.exit_code, alone.exit_code) << outcome.err;
+    EXPECT_EQ(outcome.out, rank == 0 ? alone.out : "");
+  }
 }
 
 TEST(Sweep, KnowsTheProcessesOfSrun) {
