@@ -242,19 +242,20 @@ void FailLeanest(const PartitionSetting& setting, std::string_view what, int ran
 namespace {
 
 /// Per placed stage what is held at its rank's fullest moments.
-std::vector<std::vector<HeldActivations>> HeldByStage(const HeldMemory& memory, int placed_stages) {
+std::vector<std::vector<ActivationCounts>> HeldByStage(const HeldMemory& memory,
+                                                       int placed_stages) {
   constexpr size_t kMostMoments = 64;
-  std::vector<std::vector<HeldActivations>> held(static_cast<size_t>(placed_stages));
+  std::vector<std::vector<ActivationCounts>> held(static_cast<size_t>(placed_stages));
   for (const HeldMemory::Rank& rank : memory.ranks()) {
     for (size_t i = 0; i < rank.stages.size(); ++i) {
-      std::vector<HeldActivations>& own = held[static_cast<size_t>(rank.stages[i])];
+      std::vector<ActivationCounts>& own = held[static_cast<size_t>(rank.stages[i])];
       for (const HeldMemory::Held& moment : rank.most) {
         own.push_back({moment.whole[i], moment.after_input[i]});
       }
       if (own.empty()) own.push_back({0, 0});
       if (own.size() <= kMostMoments) continue;
-      HeldActivations most{0, 0};
-      for (const HeldActivations& moment : own) {
+      ActivationCounts most{0, 0};
+      for (const ActivationCounts& moment : own) {
         most.whole = std::max(most.whole, moment.whole);
         most.after_input = std::max(most.after_input, moment.after_input);
       }
@@ -304,7 +305,7 @@ Partition AssessPartition(const std::vector<NetworkPart>& parts, std::vector<Lay
   Partition partition;
   partition.rank_time.resize(static_cast<size_t>(setting.ranks));
   int64_t bottleneck = 0;
-  std::vector<RankMemory> memory;
+  std::vector<RankLoad> memory;
   for (int rank = 0; rank < setting.ranks; ++rank) memory.emplace_back(load, rank);
   for (int s = 0; s < setting.stages; ++s) {
     const LayerRange& range = stages[static_cast<size_t>(s)];
@@ -316,7 +317,7 @@ Partition AssessPartition(const std::vector<NetworkPart>& parts, std::vector<Lay
     }
     if (s + 1 < setting.stages) bottleneck = std::max(bottleneck, load.CutTime(s, range.last));
   }
-  for (const RankMemory& rank : memory) partition.rank_memory.push_back(rank.Peak());
+  for (const RankLoad& rank : memory) partition.rank_memory.push_back(rank.Peak());
   for (const Nanoseconds time : partition.rank_time) {
     bottleneck = std::max(bottleneck, time.count());
   }

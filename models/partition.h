@@ -31,7 +31,7 @@ struct NetworkPart {
 };
 
 /// Activations held of each part of a placed stage.
-struct HeldActivations {
+struct ActivationCounts {
   int whole = 1;
   int after_input = 0;  ///< what is left of them between I and W
 };
@@ -40,7 +40,7 @@ struct HeldActivations {
 struct StagePlace {
   int rank = 0;
   /// At each of the rank's fullest moments, which are the same of all its stages.
-  std::vector<HeldActivations> held{{}};
+  std::vector<ActivationCounts> held{{}};
   int weight_versions = 1;
   int gradient_buffers = 1;
   int forward_slots = 0;   ///< messages held for it from the stage before,

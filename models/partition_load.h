@@ -32,7 +32,7 @@ class PartitionLoad {
   }
   /// Activations at one of the rank's fullest moments.
   Bytes Held(const StagePlace& place, size_t moment, int first, int last) const {
-    const HeldActivations& held = place.held[moment];
+    const ActivationCounts& held = place.held[moment];
     return Between(activation_, first, last) * (held.whole + held.after_input) -
            Between(freed_, first, last) * held.after_input;
   }
@@ -100,9 +100,9 @@ class PartitionLoad {
 };
 
 /// What a rank needs of memory, stage by stage.
-class RankMemory {
+class RankLoad {
  public:
-  RankMemory(const PartitionLoad& load, int rank)
+  RankLoad(const PartitionLoad& load, int rank)
       : at_(load.moments()[static_cast<size_t>(rank)], load.Slots(rank)) {}
 
   void Add(const PartitionLoad& load, const StagePlace& place, int first, int last) {
@@ -118,7 +118,7 @@ class RankMemory {
     return most + workspace_;
   }
   /// Whether it stays so whatever both get besides.
-  bool NeverMoreThan(const RankMemory& other) const {
+  bool NeverMoreThan(const RankLoad& other) const {
     for (size_t moment = 0; moment < at_.size(); ++moment) {
       if (at_[moment] > other.at_[moment] ||
           at_[moment] + workspace_ > other.at_[moment] + other.workspace_) {

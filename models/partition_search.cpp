@@ -22,10 +22,10 @@ constexpr int64_t kMostBeginnings = 30'000;
 /// The first stages of a split, up to part `last`.
 struct Beginning {
   int last = 0;
-  int before = -1;                 ///< the beginning without the last of its stages
-  std::vector<int64_t> time;       ///< per rank; 0 once it gets nothing more
-  std::vector<RankMemory> memory;  ///< per rank; empty: there is no limit
-  Wide squares = 0;                ///< of its stages' times, added
+  int before = -1;               ///< the beginning without the last of its stages
+  std::vector<int64_t> time;     ///< per rank; 0 once it gets nothing more
+  std::vector<RankLoad> memory;  ///< per rank; empty: there is no limit
+  Wide squares = 0;              ///< of its stages' times, added
 
   bool NeverWorseThan(const Beginning& other) const {
     for (size_t rank = 0; rank < time.size(); ++rank) {
@@ -38,7 +38,7 @@ struct Beginning {
   }
   Bytes Fullest() const {
     Bytes most = 0;
-    for (const RankMemory& rank : memory) most = std::max(most, rank.Peak());
+    for (const RankLoad& rank : memory) most = std::max(most, rank.Peak());
     return most;
   }
 };

@@ -180,7 +180,7 @@ TEST(Plan, SaysWhyThereIsNone) {
   EXPECT_THAT(error("--nodes 1 --batch 8 --ranks 2 --chunks 3 --schedule 1f1b"),
               HasSubstr("none of the schedules 1f1b takes 3 stages on a rank"));
   EXPECT_THAT(error("--nodes 1 --batch 8 --zero 4"), HasSubstr("there is no ZeRO stage 4"));
-  EXPECT_THAT(error("--nodes 1 --batch 8 --hidden 123"), HasSubstr("--model has its own"));
+  EXPECT_THAT(error("--nodes 1 --batch 8 --hidden 123"), HasSubstr("--hidden: "));
   EXPECT_THAT(error("--nodes 1 --batch 8 --expert 8"), HasSubstr("no routed experts"));
   place.Write("job.json", R"({"microbatches": 4})");
   EXPECT_THAT(error("--nodes 1 --batch 8 job.json"), HasSubstr("job.json: /microbatches: follows"));
