@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "sim/held_memory.h"
+#include "models/held_memory.h"
 #include "sim/simulator.h"
 #include "tools/conditions.h"
 #include "tools/flags.h"
