@@ -288,9 +288,8 @@ int Run(const Arguments& arguments) {
     return RunEmulated(arguments);
   }
   RefuseUselessTimes(arguments);
-  const std::string backend = arguments.Has("backend")
-                                  ? arguments.Choice("backend", kBackends)
-                                  : std::string(kBackends[0]);
+  const std::string backend =
+      arguments.Has("backend") ? arguments.Choice("backend", kBackends) : std::string(kBackends[0]);
   if (backend != "mpi") return RunReal(arguments, backend, nullptr);
   const Launched launched = HowLaunched();
   if (launched.by == Launched::By::kVariables && arguments.Has("ranks") &&
