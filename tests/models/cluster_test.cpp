@@ -6,6 +6,7 @@
 
 #include "models/error.h"
 #include "models/file.h"
+#include "tests/scratch.h"
 
 namespace pipelag {
 namespace {
@@ -16,7 +17,7 @@ using ::testing::HasSubstr;
 constexpr LinkSpec kLink{{1'000'000'000}, Nanoseconds{100}, true};
 
 std::string ErrorOf(const std::string& json) {
-  const std::filesystem::path file = std::filesystem::path(testing::TempDir()) / "cluster.json";
+  const std::filesystem::path file = Scratch("cluster.json");
   WriteFile(file, json);
   try {
     ReadCluster(file);
@@ -81,7 +82,7 @@ TEST(Cluster, NodesShareTheirCards) {
 }
 
 TEST(Cluster, FileIsRead) {
-  const std::filesystem::path file = std::filesystem::path(testing::TempDir()) / "good.json";
+  const std::filesystem::path file = Scratch("good.json");
   WriteFile(file, R"({"name": "two", "gpus": ["a"], "nodes": [{"name": "n", "gpus": ["b"]}],
     "switches": ["s"], "ranks": ["b", "a"], "links": [
     {"from": "a", "to": "s", "bandwidth": "25GB/s", "latency": "5us"},

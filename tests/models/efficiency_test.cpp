@@ -10,6 +10,7 @@
 #include "models/cost/part_time.h"
 #include "models/error.h"
 #include "models/file.h"
+#include "tests/scratch.h"
 
 namespace pipelag {
 namespace {
@@ -138,7 +139,7 @@ TEST(Collectives, AreNeverSlowerOverFasterLinks) {
 }
 
 TEST(EfficiencyFiles, AreReadAsTheyWereWritten) {
-  const std::filesystem::path file = std::filesystem::path(testing::TempDir()) / "efficiency.json";
+  const std::filesystem::path file = Scratch("efficiency.json");
   Efficiency efficiency;
   efficiency.compute_factor = 1.25;
   efficiency.launch = 7e-5;

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "models/error.h"
+#include "tests/scratch.h"
 
 namespace pipelag {
 namespace {
@@ -62,7 +63,7 @@ TEST_F(File, ThatIsNoFileIsNotRead) {
 }
 
 TEST(Files, APipeIsNoFileToRead) {
-  const std::filesystem::path pipe = std::filesystem::path(testing::TempDir()) / "pipe";
+  const std::filesystem::path pipe = Scratch("pipe");
   std::filesystem::remove(pipe);
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   try {

@@ -9,6 +9,7 @@
 
 #include "models/error.h"
 #include "models/file.h"
+#include "tests/scratch.h"
 
 namespace pipelag {
 namespace {
@@ -39,7 +40,7 @@ class MachineFile : public testing::Test {
     const size_t at = text.find(from);
     EXPECT_NE(at, std::string::npos);
     if (at != std::string::npos) text.replace(at, from.size(), to);
-    const std::string file = std::filesystem::path(testing::TempDir()) / "machine.json";
+    const std::string file = Scratch("machine.json");
     WriteFile(file, text);
     return file;
   }

@@ -11,6 +11,7 @@
 #include "models/architecture/config.h"
 #include "models/error.h"
 #include "models/file.h"
+#include "tests/scratch.h"
 
 namespace pipelag {
 namespace {
@@ -301,7 +302,7 @@ TEST(ReadTransformer, NamesTheNearestOfAnUnknownName) {
     EXPECT_THAT(error.what(), HasSubstr("'lama-3.1-8B' is neither a file nor the name of a known "
                                         "model; the nearest name is 'Llama-3.1-8B'"));
   }
-  const std::string empty = testing::TempDir() + "/no_config";
+  const std::string empty = Scratch("no_config");
   std::filesystem::create_directories(empty);
   EXPECT_THROW(ReadTransformer(empty), Error);
 }

@@ -14,6 +14,7 @@
 #include "runtime/data/grammar.h"
 #include "runtime/data/sampler.h"
 #include "tests/runtime/scratch_folder.h"
+#include "tests/scratch.h"
 
 namespace pipelag {
 namespace {
@@ -29,7 +30,7 @@ std::string Message(Function function) {
 }
 
 std::filesystem::path Temporary(const std::string& name, const std::string& content) {
-  const std::filesystem::path file = std::filesystem::path(testing::TempDir()) / name;
+  const std::filesystem::path file = Scratch(name);
   WriteFile(file, content);
   return file;
 }

@@ -8,6 +8,7 @@
 #include "models/schedule/generators.h"
 #include "models/schedule/program.h"
 #include "models/schedule/text.h"
+#include "tests/scratch.h"
 
 namespace pipelag {
 namespace {
@@ -124,7 +125,7 @@ TEST(Csv, ARankMayHoldASliceForBothStreams) {
 }
 
 TEST(Csv, FilesWithASidecarWhereTheCsvIsNotEnough) {
-  const auto folder = std::filesystem::path(testing::TempDir()) / "csv_test";
+  const auto folder = Scratch("csv_test");
   std::filesystem::remove_all(folder);
   std::filesystem::create_directory(folder);
   const GeneratorOptions options{.ranks = 2, .microbatches = 2};
