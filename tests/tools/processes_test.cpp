@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -54,6 +55,16 @@ std::vector<Outcome> FinishAll(std::vector<Started>& started) {
 
 class Processes : public testing::Test {
  protected:
+  /// Until the run that logs there is well under way.
+  void WaitForSteps(const std::string& log) const {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (std::chrono::steady_clock::now() < end) {
+      const std::string lines = place_.Read(log);
+      if (std::count(lines.begin(), lines.end(), '\n') > 3) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+
   Workplace place_;
 };
 
@@ -111,8 +122,9 @@ TEST_F(Processes, DoOneJob) {
 TEST_F(Processes, OneThatIsKilledEndsTheOthersWithItsName) {
   std::vector<Started> started = StartAll(
       place_, 3,
-      std::string("run --schedule 1f1b --ranks 3 --steps 1000000 --backend mpi") + kNetwork);
-  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+      std::string("run --schedule 1f1b --ranks 3 --steps 1000000 --log log --backend mpi") +
+          kNetwork);
+  WaitForSteps("log");
   ASSERT_EQ(kill(started[1].process(), SIGKILL), 0);
   const auto killed = std::chrono::steady_clock::now();
   const std::vector<Outcome> outcomes = FinishAll(started);
@@ -124,10 +136,11 @@ TEST_F(Processes, OneThatIsKilledEndsTheOthersWithItsName) {
 }
 
 TEST_F(Processes, OneThatIsToldToEndSaysSo) {
-  std::vector<Started> started = StartAll(
-      place_, 2,
-      std::string("run --schedule 2bw --ranks 2 --steps 1000000 --backend mpi") + kNetwork);
-  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  std::vector<Started> started =
+      StartAll(place_, 2,
+               std::string("run --schedule 2bw --ranks 2 --steps 1000000 --log log --backend mpi") +
+                   kNetwork);
+  WaitForSteps("log");
   ASSERT_EQ(kill(started[0].process(), SIGTERM), 0);
   const std::vector<Outcome> outcomes = FinishAll(started);
   EXPECT_EQ(outcomes[0].exit_code, 2);
