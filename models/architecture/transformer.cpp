@@ -112,18 +112,17 @@ int64_t ExpertParameters(const Transformer& model, const Block& block) {
 }
 
 ParameterCount CountParameters(const Transformer& model) {
-  const bool projected = model.embedding_dim > 0 && model.embedding_dim != model.hidden;
-  const int64_t embedding_dim = projected ? model.embedding_dim : model.hidden;
+  const int64_t embedding_dim = model.table_width();
   ParameterCount count;
   count.embedding = model.vocabulary * embedding_dim;
   if (model.positions == PositionKind::kLearned) {
     count.embedding += model.position_rows * model.hidden;
   }
-  if (projected) count.embedding += embedding_dim * model.hidden;
+  if (model.projects()) count.embedding += embedding_dim * model.hidden;
   if (model.embedding_norm) count.embedding += NormParameters(model);
 
   if (model.final_norm) count.head += NormParameters(model);
-  if (projected) count.head += model.hidden * embedding_dim;
+  if (model.projects()) count.head += model.hidden * embedding_dim;
   if (!model.tied) count.head += model.vocabulary * embedding_dim;
   if (model.head_bias) count.head += model.vocabulary;
 

@@ -75,6 +75,10 @@ struct Transformer {
   std::vector<Block> blocks;
 
   int layers() const { return static_cast<int>(blocks.size()); }
+  /// Whether tokens' vectors are projected on their way into the blocks and out of them.
+  bool projects() const { return embedding_dim > 0 && embedding_dim != hidden; }
+  /// Numbers per token in the tables of embedding and head.
+  int64_t table_width() const { return projects() ? embedding_dim : hidden; }
   bool operator==(const Transformer&) const = default;
 };
 

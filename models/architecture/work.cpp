@@ -164,8 +164,7 @@ PartWork BlockWork(const Transformer& model, const Block& block, const Sharding&
 
 PartWork EmbeddingWork(const Transformer& model, const Sharding& sharding) {
   const DeviceTokens device = TokensOf(sharding);
-  const bool projected = model.embedding_dim > 0 && model.embedding_dim != model.hidden;
-  const int64_t dim = projected ? model.embedding_dim : model.hidden;
+  const int64_t dim = model.table_width();
   const int64_t rows = (model.vocabulary + sharding.tensor - 1) / sharding.tensor;
   const double bytes = sharding.bytes_per_number;
   const auto own = static_cast<double>(device.own);
@@ -177,7 +176,7 @@ PartWork EmbeddingWork(const Transformer& model, const Sharding& sharding) {
   all.Pass(2 * looked_up, 3 * looked_up);
   all.held = looked_up;
   all.Leave(sharding, looked_up);
-  if (projected) {
+  if (model.projects()) {
     all.products.push_back({device.own, model.hidden, dim});
     all.parameters += model.hidden * dim;
     all.kernels += 1;
@@ -199,14 +198,13 @@ PartWork EmbeddingWork(const Transformer& model, const Sharding& sharding) {
 
 PartWork HeadWork(const Transformer& model, const Sharding& sharding) {
   const DeviceTokens device = TokensOf(sharding);
-  const bool projected = model.embedding_dim > 0 && model.embedding_dim != model.hidden;
-  const int64_t dim = projected ? model.embedding_dim : model.hidden;
+  const int64_t dim = model.table_width();
   const int64_t rows = (model.vocabulary + sharding.tensor - 1) / sharding.tensor;
   const double bytes = sharding.bytes_per_number;
   const auto own = static_cast<double>(device.own);
   Portion all;
   if (model.final_norm) all.Add(Norm(model, sharding));
-  if (projected) {
+  if (model.projects()) {
     all.products.push_back({device.own, dim, model.hidden});
     all.parameters += model.hidden * dim;
     all.kernels += 1;
