@@ -172,9 +172,10 @@ constexpr int64_t kMostActionsOfBodyOnCluster = 100'000;
 /// Shorter runs are over before a repetition could be made use of.
 constexpr int64_t kLongRun = 48;
 
+/// `layout`: null without a cluster.
 template <class Recording>
 Executed Execute(const Program& program, const ActionTimes& times, const SimulationOptions& options,
-                 Recording& recorder) {
+                 const ContendedLayout* layout, Recording& recorder) {
   const PlayLinks links = times.Links(options.receive_slots);
   if (IsRegular(options)) {
     Play play(program, times, links, recorder);
@@ -196,11 +197,10 @@ Executed Execute(const Program& program, const ActionTimes& times, const Simulat
   }
   WithStepEnds clocked(recorder, program.steps());
   bool slowed = false;
-  if (options.network.cluster == nullptr) {
+  if (layout == nullptr) {
     CheckDone(program, Play(program, noisy[0], links, clocked).Run(), options.receive_slots);
   } else {
-    const ContendedLayout layout(program, times.message_bytes(), options.network);
-    Contended contended(program, std::span<const NoisyTimes>(noisy), layout, options.receive_slots,
+    Contended contended(program, std::span<const NoisyTimes>(noisy), *layout, options.receive_slots,
                         clocked);
     CheckDone(program, contended.Run(), options.receive_slots);
     slowed = contended.slowed();
@@ -208,15 +208,12 @@ Executed Execute(const Program& program, const ActionTimes& times, const Simulat
   return {clocked.MeanStep(), slowed, {}};
 }
 
-/// The times of an endless run on a cluster in which nothing ever slows anything else, by a run
-/// that shows all that ever happens. Nothing if something does, or if that cannot be told.
-std::optional<ActionTimes> TimesAlone(const Program& program, const ActionTimes& times,
-                                      const SimulationOptions& options) {
-  const ContendedLayout layout(program, times.message_bytes(), options.network);
-  std::optional<ActionTimes> alone = layout.TimesAlone(program, times);
-  if (!alone) return std::nullopt;
-  const std::optional<int64_t> steps = StepsThatShowAll(program, *alone, options.receive_slots);
-  if (!steps) return std::nullopt;
+/// Whether in an endless run on a cluster nothing ever slows anything else, by a run that shows all
+/// that ever happens with the times `alone`. False also if that cannot be told.
+bool NeverSlows(const Program& program, const ActionTimes& times, const ActionTimes& alone,
+                const SimulationOptions& options, const ContendedLayout& layout) {
+  const std::optional<int64_t> steps = StepsThatShowAll(program, alone, options.receive_slots);
+  if (!steps) return false;
   struct Silent {
     void OnCompute(int, const RunAction&, int64_t, int64_t, int64_t, bool) {}
     void OnTransfer(int, const RunAction&, int64_t, int64_t, int64_t, int64_t) {}
@@ -227,8 +224,7 @@ std::optional<ActionTimes> TimesAlone(const Program& program, const ActionTimes&
   Contended contended(shown, std::span<const ActionTimes>(replicas), layout, options.receive_slots,
                       silent);
   CheckDone(shown, contended.Run(), options.receive_slots);
-  if (contended.slowed()) return std::nullopt;
-  return alone;
+  return !contended.slowed();
 }
 
 /// Busy time per step of the busiest rank of this run, rounded up.
@@ -242,17 +238,18 @@ Nanoseconds MeanBusy(const std::vector<RankTotals>& totals, int64_t steps) {
 
 Simulation Simulate(const Program& program, const ActionTimes& times,
                     const SimulationOptions& options) {
-  if (options.network.cluster != nullptr && options.network.plain_if_unshared &&
-      !options.noise.any()) {
-    const ContendedLayout layout(program, times.message_bytes(), options.network);
-    if (std::optional<ActionTimes> alone = layout.TimesAlone(program, times);
-        alone && !layout.MayShare()) {
-      SimulationOptions plain = options;
-      plain.network = {};
-      Simulation result = Simulate(program, *alone, plain);
-      result.alone = std::move(alone);
-      return result;
-    }
+  std::optional<ContendedLayout> layout;
+  std::optional<ActionTimes> alone;
+  if (options.network.cluster != nullptr) {
+    layout.emplace(program, times.message_bytes(), options.network);
+    if (!options.noise.any()) alone = layout->TimesAlone(program, times);
+  }
+  if (alone && options.network.plain_if_unshared && !layout->MayShare()) {
+    SimulationOptions plain = options;
+    plain.network = {};
+    Simulation result = Simulate(program, *alone, plain);
+    result.alone = std::move(alone);
+    return result;
   }
   const Schedule& schedule = program.schedule();
   Simulation result;
@@ -265,7 +262,7 @@ Simulation Simulate(const Program& program, const ActionTimes& times,
   std::vector<RankTotals> totals;
   Executed executed;
   const auto play = [&](auto recorder) {
-    executed = Execute(program, times, options, recorder);
+    executed = Execute(program, times, options, layout ? &*layout : nullptr, recorder);
     totals = recorder.TakeTotals();
   };
   if (options.spans) {
@@ -291,8 +288,9 @@ Simulation Simulate(const Program& program, const ActionTimes& times,
     busy_per_step = times.BusyPerStep(program);
   } else {
     const bool small = program.actions() / program.steps() <= kMostActionsOfBodyOnCluster;
-    if (!options.noise.any() && !executed.slowed && small) {
-      result.alone = TimesAlone(program, times, options);
+    if (alone && !executed.slowed && small &&
+        NeverSlows(program, times, *alone, options, *layout)) {
+      result.alone = std::move(alone);
     }
     result.exact = result.alone.has_value();
     if (result.exact) {
