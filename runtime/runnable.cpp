@@ -94,6 +94,16 @@ Program Unpaired(const Program& program) {
   return Program(std::move(schedule), program.steps());
 }
 
+std::vector<int> RanksOf(const Schedule& schedule, const CollectiveGroup& group) {
+  std::vector<int> ranks;
+  for (const int stage : group.stages) {
+    ranks.push_back(schedule.placement[static_cast<size_t>(stage)]);
+  }
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
 const CollectiveGroup* WeightGroupOf(const Schedule& schedule, int placed) {
   for (const CollectiveGroup& group : schedule.groups) {
     if (group.purpose == Purpose::kWeights && IsMember(group, placed)) return &group;

@@ -2,6 +2,8 @@
 // not several. Knows no backend.
 #pragma once
 
+#include <vector>
+
 #include "models/schedule/program.h"
 
 namespace pipelag {
@@ -12,6 +14,9 @@ void CheckRunnable(const Schedule& schedule);
 
 /// Whether the group waits for the gradients of a placed stage.
 bool IsMember(const CollectiveGroup& group, int placed);
+
+/// The ranks of a group's stages, ascending.
+std::vector<int> RanksOf(const Schedule& schedule, const CollectiveGroup& group);
 
 /// The group over which the copies of a placed stage add up their gradients; null with one copy.
 const CollectiveGroup* WeightGroupOf(const Schedule& schedule, int placed);

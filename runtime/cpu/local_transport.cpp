@@ -6,9 +6,10 @@
 #include <cstring>
 #include <deque>
 #include <mutex>
-#include <set>
 
 #include "runtime/network/gemm.h"
+#include "runtime/runnable.h"
+#include "runtime/summation.h"
 
 namespace pipelag {
 namespace {
@@ -99,12 +100,8 @@ struct LocalHub::State {
       : program(p), control(c), channels(p.lanes().size()), meetings(p.schedule().groups.size()) {
     for (size_t g = 0; g < meetings.size(); ++g) {
       const CollectiveGroup& group = p.schedule().groups[g];
-      std::set<int> ranks;
-      for (const int stage : group.stages) {
-        ranks.insert(p.schedule().placement[static_cast<size_t>(stage)]);
-      }
       const bool by_stage = group.purpose == CollectiveGroup::Purpose::kWeights;
-      meetings[g].members = by_stage ? group.stages.size() : ranks.size();
+      meetings[g].members = by_stage ? group.stages.size() : RanksOf(p.schedule(), group).size();
       meetings[g].posted.resize(static_cast<size_t>(p.schedule().ranks));
     }
   }
@@ -200,15 +197,9 @@ class LocalEnd : public Transport {
 
   template <class Span>
   static void Sum(Round& round, Span Contribution::*of) {
-    const Span sum = round.contributions.front().*of;
-    for (size_t k = 1; k < round.contributions.size(); ++k) {
-      const Span summand = round.contributions[k].*of;
-      CHECK(summand.size() == sum.size());
-      for (size_t i = 0; i < sum.size(); ++i) sum[i] += summand[i];
-    }
-    for (size_t k = 1; k < round.contributions.size(); ++k) {
-      std::copy(sum.begin(), sum.end(), (round.contributions[k].*of).begin());
-    }
+    std::vector<Span> summands;
+    for (const Contribution& one : round.contributions) summands.push_back(one.*of);
+    AddUp(summands);
   }
 
   LocalHub::State& state_;

@@ -3,11 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
-#include <set>
 
 #include "runtime/network/gemm.h"
 #include "runtime/runnable.h"
+#include "runtime/summation.h"
 
 namespace pipelag {
 namespace {
@@ -73,16 +72,9 @@ class Sum {
   }
 
   void Add() {
-    const std::span<Value> sum = summands_.front().values();
-    for (size_t k = 1; k < summands_.size(); ++k) {
-      const std::span<Value> summand = summands_[k].values();
-      for (size_t i = 0; i < sum.size(); ++i) sum[i] += summand[i];
-    }
-    for (size_t k = 1; k < summands_.size(); ++k) {
-      if (summands_[k].rank == root_) {
-        std::copy(sum.begin(), sum.end(), summands_[k].values().begin());
-      }
-    }
+    std::vector<std::span<Value>> values;
+    for (Summand<Value>& summand : summands_) values.push_back(summand.values());
+    AddUp(values);
   }
 
   void Spread(Wire& wire) {
@@ -168,22 +160,19 @@ EventPtr ProcessTransport::PostAllReduce(int group, std::span<double> values,
                                          std::span<const EventPtr> after) {
   for (const EventPtr& event : after) event->Wait();
   const Schedule& schedule = program_.schedule();
-  std::set<int> ranks;
-  for (const int stage : schedule.groups[static_cast<size_t>(group)].stages) {
-    ranks.insert(schedule.placement[static_cast<size_t>(stage)]);
-  }
+  const std::vector<int> ranks = RanksOf(schedule, schedule.groups[static_cast<size_t>(group)]);
   std::vector<Summand<double>> summands;
   for (const int rank : ranks) {
     Summand<double> summand{rank, rank, {}, {}};
     if (rank == rank_) {
       summand.own = values;
-    } else if (rank_ == *ranks.begin()) {
+    } else if (rank_ == ranks.front()) {
       summand.received.resize(values.size());
     }
     summands.push_back(std::move(summand));
   }
   const int tag = static_cast<int>(program_.lanes().size()) + group;
-  const auto sum = std::make_shared<Sum<double>>(rank_, *ranks.begin(), tag, std::move(summands));
+  const auto sum = std::make_shared<Sum<double>>(rank_, ranks.front(), tag, std::move(summands));
   return link_.Begin([sum](Wire& wire) { return sum->Advance(wire); },
                      WaitingForGroup(rank_, group));
 }
