@@ -7,14 +7,10 @@
 
 #include "models/error.h"
 #include "models/file.h"
+#include "tests/scratch.h"
 
 namespace pipelag {
 namespace {
-
-std::filesystem::path Scratch() {
-  return std::filesystem::path(testing::TempDir()) /
-         (std::string(testing::UnitTest::GetInstance()->current_test_info()->name()) + ".json");
-}
 
 Costs Example() {
   Costs costs;
@@ -40,20 +36,20 @@ TEST(ActionKind, NamesGoBothWays) {
 
 TEST(Costs, FilesGoBothWays) {
   Costs costs = Example();
-  WriteCosts(costs, Scratch());
-  EXPECT_EQ(ReadCosts(Scratch()), costs);
+  WriteCosts(costs, Scratch("costs.json"));
+  EXPECT_EQ(ReadCosts(Scratch("costs.json")), costs);
   costs.backward_input = {Nanoseconds{1}, Nanoseconds{2}};
   costs.backward_weight = {Nanoseconds{2}, Nanoseconds{2}};
-  WriteCosts(costs, Scratch());
-  EXPECT_EQ(ReadCosts(Scratch()), costs);
+  WriteCosts(costs, Scratch("costs.json"));
+  EXPECT_EQ(ReadCosts(Scratch("costs.json")), costs);
   costs.backward.clear();
-  WriteCosts(costs, Scratch());
-  EXPECT_EQ(ReadCosts(Scratch()), costs);
+  WriteCosts(costs, Scratch("costs.json"));
+  EXPECT_EQ(ReadCosts(Scratch("costs.json")), costs);
 }
 
 TEST(Costs, WhatAFileLeavesOutIsZero) {
-  WriteFile(Scratch(), R"({"forward_ns":[1,2],"backward_ns":[3,4]})");
-  const Costs costs = ReadCosts(Scratch());
+  WriteFile(Scratch("costs.json"), R"({"forward_ns":[1,2],"backward_ns":[3,4]})");
+  const Costs costs = ReadCosts(Scratch("costs.json"));
   EXPECT_EQ(costs.update, (std::vector<Nanoseconds>{Nanoseconds{0}, Nanoseconds{0}}));
   EXPECT_EQ(costs.p2p_bandwidth, Bandwidth{});
   EXPECT_EQ(costs.stages(), 2);
@@ -61,12 +57,12 @@ TEST(Costs, WhatAFileLeavesOutIsZero) {
 
 TEST(Costs, MistakesAreReportedWithTheirPlace) {
   const auto complaint = [](const std::string& text) -> std::string {
-    WriteFile(Scratch(), text);
+    WriteFile(Scratch("costs.json"), text);
     try {
-      ReadCosts(Scratch());
+      ReadCosts(Scratch("costs.json"));
       return "";
     } catch (const Error& error) {
-      return std::string(error.what()).substr(Scratch().string().size());
+      return std::string(error.what()).substr(Scratch("costs.json").string().size());
     }
   };
   const auto with = [](const std::string& more) {

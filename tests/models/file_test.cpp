@@ -17,9 +17,7 @@ namespace fs = std::filesystem;
 
 class File : public testing::Test {
  protected:
-  File()
-      : folder_(fs::path(testing::TempDir()) /
-                testing::UnitTest::GetInstance()->current_test_info()->name()) {
+  File() : folder_(Scratch("files")) {
     fs::remove_all(folder_);
     fs::create_directories(folder_);
   }

@@ -5,14 +5,13 @@
 
 #include "models/error.h"
 #include "models/file.h"
+#include "tests/scratch.h"
 
 namespace pipelag {
 namespace {
 
 std::filesystem::path Written(const std::string& text) {
-  const std::filesystem::path file =
-      std::filesystem::path(testing::TempDir()) /
-      (std::string(testing::UnitTest::GetInstance()->current_test_info()->name()) + ".txt");
+  const std::filesystem::path file = Scratch("profile.txt");
   WriteFile(file, text);
   return file;
 }

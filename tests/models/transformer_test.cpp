@@ -138,11 +138,7 @@ class Config : public testing::Test {
     return "";
   }
 
-  static std::string File() {
-    return std::filesystem::path(testing::TempDir()) /
-           (std::string(testing::UnitTest::GetInstance()->current_test_info()->name()) +
-            ".config.json");
-  }
+  static std::string File() { return Scratch("config.json"); }
 };
 
 /// A dense decoder's keys, with one value or key changed.

@@ -5,8 +5,7 @@
 #include <cmath>
 #include <string>
 
-#include "models/random.h"
-#include "tests/runtime/stage_chain.h"
+#include "tests/runtime/plain_forward.h"
 
 namespace pipelag {
 namespace {
@@ -128,23 +127,7 @@ class PlainGpt {
 TEST(StageNetwork, ForwardIsThatOfAPlainGpt) {
   const NetworkShape shape = {
       .layers = 2, .hidden = 12, .heads = 3, .sequence = 7, .vocabulary = 13};
-  constexpr int kBatch = 2;
-  StageChain<double> chain(shape, 1, kBatch);
-  const StageLayout& layout = chain.networks[0].layout();
-  for (const StageTensor& tensor : layout.tensors()) {
-    for (int64_t i = 0; i < tensor.elements(); ++i) {
-      const uint64_t bits = RandomBits(31, static_cast<uint64_t>(tensor.offset + i));
-      chain.weights[0][static_cast<size_t>(tensor.offset + i)] += 0.3 * StandardNormal(bits);
-    }
-  }
-  std::vector<Token> tokens, targets;
-  for (uint64_t i = 0; i < kBatch * 7; ++i) {
-    tokens.push_back(static_cast<Token>(UniformBelow(RandomBits(32, i), 13)));
-    targets.push_back(static_cast<Token>(UniformBelow(RandomBits(33, i), 13)));
-  }
-  const PlainGpt plain(shape, layout, chain.weights[0].data());
-  const double expected = plain.Loss(&tokens[0], &targets[0]) + plain.Loss(&tokens[7], &targets[7]);
-  EXPECT_NEAR(chain.Forward(tokens.data(), targets.data()) / expected, 1, 1e-13);
+  ExpectForwardOf<PlainGpt>(shape, 1e-13);
 }
 
 }  // namespace
