@@ -4,8 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
-#include <vector>
 
 #include "models/architecture/work.h"
 #include "models/network.h"
@@ -43,8 +41,9 @@ struct DeviceStageOptions {
 /// All memory is the caller's, on the stage's device, which is the calling thread's current one in
 /// every call. Pointers to it are aligned to kAlignment; the sizes named here are multiples of it.
 /// What is not written by a call named before may hold anything, NaN included; pointers that a
-/// stage has no use for (see StageNetwork) may be null. Nothing is allocated after Begin. Boundary
-/// tensors (messages and their gradients) are (B, T, C) in the compute type, float or bf16.
+/// stage has no use for (see StageNetwork) may be null. Nothing is allocated on the device.
+/// Boundary tensors (messages and their gradients) are (B, T, C) in the compute type, float or
+/// bf16.
 class DeviceStage {
  public:
   static constexpr size_t kAlignment = 256;
@@ -122,10 +121,5 @@ class DeviceStage {
   virtual void LoadState(Stream stream, Optimizer& host) = 0;
   virtual void StoreState(Stream stream, Optimizer& host) = 0;
 };
-
-/// Optimizers and corrections that a DeviceStage can do, in the order in which they are shown.
-/// Making one of another throws Error naming what there is.
-std::vector<std::string> DeviceOptimizerNames();
-std::vector<std::string> DeviceCorrectionNames();
 
 }  // namespace pipelag
