@@ -160,7 +160,7 @@ Gpus GpusOf(const Arguments& arguments, bool launched) {
     gpus.run.precision = Precision::kFloat32;
   }
   if (launched) gpus.local_rank = LocalRank().value_or(0);
-  gpus.backend = LoadCuda();
+  gpus.backend = LoadCuda(nccl);
   return gpus;
 }
 

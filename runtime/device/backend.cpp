@@ -3,13 +3,15 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <filesystem>
 
 #include "models/error.h"
 
 namespace pipelag {
 
-std::unique_ptr<DeviceBackend> LoadCuda() {
+std::unique_ptr<DeviceBackend> LoadCuda(bool eager) {
+  if (eager) setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   std::error_code unknown;
   const auto own = std::filesystem::read_symlink("/proc/self/exe", unknown);
   const std::filesystem::path library = own.parent_path() / kCudaLibrary;

@@ -31,9 +31,12 @@ constexpr const char* kOpenCuda = "PipelagOpenCuda";
 /// What kOpenCuda names. Returns null and sets `error`, which it owns, where there is no GPU.
 using OpenCuda = DeviceBackend* (*)(const char** error);
 
-/// Loads the shared object from beside the running program; it stays loaded. Throws Error beginning
-/// with "no GPU was found" where this build has none or the machine has no GPU.
-std::unique_ptr<DeviceBackend> LoadCuda();
+/// Loads the shared object from beside the running program; it stays loaded. `eager`: all kernels
+/// are loaded before any runs, as messages between ranks by NCCL need it: a receive is a kernel that
+/// runs until another rank sends, and the first launch of one that is loaded late may wait for all
+/// that run. Throws Error beginning with "no GPU was found" where this build has none or the machine
+/// has no GPU.
+std::unique_ptr<DeviceBackend> LoadCuda(bool eager = false);
 /// Whether the shared object is there, and if so whether it finds a GPU: "2 × NVIDIA H200", else
 /// why not.
 std::string DescribeCuda();
