@@ -5,6 +5,11 @@ if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 100)
 endif()
 enable_language(CUDA)
+# CMake 3.25 does not know C++20 of nvcc 13.
+if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+endif()
 find_package(CUDAToolkit REQUIRED)
 if(PIPELAG_CCACHE)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${PIPELAG_CCACHE})
@@ -17,10 +22,9 @@ add_library(pipelag_cuda MODULE ${cuda_sources} models/error.cpp models/network.
   runtime/device/optimizers.cpp runtime/network/layout.cpp runtime/network/stage_tensors.cpp
   runtime/optimizer/optimizer.cpp)
 set_target_properties(pipelag_cuda PROPERTIES CUDA_RUNTIME_LIBRARY Shared)
-# CMake 3.25 does not know C++20 of nvcc 13. Warnings of the host's compiler are errors too, but for
-# those that nvcc's own code gives rise to.
+# Warnings of the host's compiler are errors too, but for those that nvcc's own code gives rise to.
 target_compile_options(pipelag_cuda PRIVATE
-  "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;--Werror=all-warnings;-Xcompiler=-Wall,-Wextra,-Werror>")
+  "$<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings;-Xcompiler=-Wall,-Wextra,-Werror>")
 target_link_libraries(pipelag_cuda PRIVATE pipelag_flags fmt::fmt-header-only CUDA::cudart
   CUDA::cublas CUDA::cublasLt)
 # Whatever is missing shows when it is linked, not when it is loaded.

@@ -153,44 +153,17 @@ template <class Value>
 void NcclTransport::Enqueue(int number, const TimedStream& stream,
                             const std::vector<SummandsOf<Value>>& members, size_t count) {
   const size_t n = members.size();
-  size_t me = 0;
-  size_t others = 0;
-  size_t most_places = 1;
-  for (size_t k = 0; k < n; ++k) {
-    most_places = std::max(most_places, members[k].places.size());
-    if (members[k].rank == rank_) me = k;
-    if (members[k].rank != rank_) others += members[k].places.size();
-  }
+  const auto own_place = std::find_if(members.begin(), members.end(),
+                                      [&](const auto& of) { return of.rank == rank_; });
+  CHECK(own_place != members.end());
+  const auto me = static_cast<size_t>(own_place - members.begin());
   const std::vector<Value*>& own = members[me].own;
   const Part mine = PartOf(count, me, n);
-  const size_t stride = (mine.size() * sizeof(Value) + 255) / 256 * 256;
-  std::byte* const scratch = Scratch(number, std::max<size_t>((others + 1) * stride, 256));
-
-  // Everybody's summands of the own part, by place; the last piece of scratch is for the sum.
-  std::map<int, Value*> summands;
-  std::vector<std::vector<Communicator::Half>> exchange(n);
-  for (size_t k = 0; k < own.size(); ++k) summands[members[me].places[k]] = own[k] + mine.begin;
-  size_t taken = 0;
-  for (size_t distance = 1; distance < n; ++distance) {
-    const size_t to = (me + distance) % n;
-    const size_t from = (me + n - distance) % n;
-    const Part theirs = PartOf(count, to, n);
-    for (Value* values : own) {
-      exchange[distance].push_back(
-          {true, static_cast<int>(to), values + theirs.begin, theirs.size() * sizeof(Value)});
-    }
-    for (const int place : members[from].places) {
-      auto* const values = reinterpret_cast<Value*>(scratch + taken++ * stride);
-      summands[place] = values;
-      exchange[distance].push_back(
-          {false, static_cast<int>(from), values, mine.size() * sizeof(Value)});
-    }
-  }
-  PostInRounds(number, exchange, 2 * most_places);
+  const size_t bytes = mine.size() * sizeof(Value);
+  Value* sum = nullptr;
+  const std::map<int, Value*> summands = Collect(number, members, me, count, sum);
 
   Device& device = clock_.device();
-  auto* const sum = reinterpret_cast<Value*>(scratch + others * stride);
-  const size_t bytes = mine.size() * sizeof(Value);
   if (bytes > 0) {
     device.Copy(stream.get(), sum, summands.begin()->second, bytes);
     for (auto it = std::next(summands.begin()); it != summands.end(); ++it) {
@@ -213,8 +186,49 @@ void NcclTransport::Enqueue(int number, const TimedStream& stream,
   }
 }
 
+template <class Value>
+std::map<int, Value*> NcclTransport::Collect(int number,
+                                             const std::vector<SummandsOf<Value>>& members,
+                                             size_t me, size_t count, Value*& sum) {
+  const size_t n = members.size();
+  size_t others = 0;
+  size_t most_places = 1;
+  for (size_t k = 0; k < n; ++k) {
+    most_places = std::max(most_places, members[k].places.size());
+    if (k != me) others += members[k].places.size();
+  }
+  const Part mine = PartOf(count, me, n);
+  const size_t stride = (mine.size() * sizeof(Value) + 255) / 256 * 256;
+  std::byte* const scratch = Scratch(number, std::max<size_t>((others + 1) * stride, 256));
+  std::map<int, Value*> summands;
+  for (size_t k = 0; k < members[me].own.size(); ++k) {
+    summands[members[me].places[k]] = members[me].own[k] + mine.begin;
+  }
+  std::vector<std::vector<Communicator::Half>> exchange(n);
+  size_t taken = 0;
+  for (size_t distance = 1; distance < n; ++distance) {
+    const size_t to = (me + distance) % n;
+    const size_t from = (me + n - distance) % n;
+    const Part theirs = PartOf(count, to, n);
+    for (Value* values : members[me].own) {
+      exchange[distance].push_back(
+          {true, static_cast<int>(to), values + theirs.begin, theirs.size() * sizeof(Value)});
+    }
+    for (const int place : members[from].places) {
+      auto* const values = reinterpret_cast<Value*>(scratch + taken++ * stride);
+      summands[place] = values;
+      exchange[distance].push_back(
+          {false, static_cast<int>(from), values, mine.size() * sizeof(Value)});
+    }
+  }
+  PostInRounds(number, exchange, 2 * most_places);
+  sum = reinterpret_cast<Value*>(scratch + others * stride);
+  return summands;
+}
+
 void NcclTransport::PostInRounds(int number,
-                                 const std::vector<std::vector<Communicator::Half>>& by_distance) {
+                                 const std::vector<std::vector<Communicator::Half>>& by_distance,
+                                 size_t most) {
   std::vector<Communicator::Half> group;
   const auto post = [&] {
     std::erase_if(group, [](const Communicator::Half& half) { return half.bytes == 0; });

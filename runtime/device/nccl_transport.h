@@ -55,6 +55,11 @@ class NcclTransport : public Transport {
   template <class Value>
   void Enqueue(int number, const TimedStream& stream, const std::vector<SummandsOf<Value>>& members,
                size_t count);
+  /// Everybody's summands of the own part, by place, those of others in scratch once the groups
+  /// are done; `sum` is room for as many values.
+  template <class Value>
+  std::map<int, Value*> Collect(int number, const std::vector<SummandsOf<Value>>& members,
+                                size_t me, size_t count, Value*& sum);
   std::byte* Scratch(int number, size_t bytes);
   /// In groups that are no larger than NCCL takes, split alike on all ranks: no rank has more than
   /// `most` halves with those at one distance.
