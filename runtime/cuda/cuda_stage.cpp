@@ -1,6 +1,7 @@
 #include "runtime/cuda/cuda_stage.h"
 
 #include "runtime/cuda/cublas_products.h"
+#include "runtime/cuda/stage/stage.h"
 
 namespace pipelag::cuda {
 

@@ -1,19 +1,14 @@
-// Makes the stages of a device: the network and the optimizer of one, joined.
+// Makes the stages of a CUDA device.
 #pragma once
 
 #include <memory>
 
-#include "runtime/cuda/products.h"
 #include "runtime/device/device_stage.h"
 
 namespace pipelag::cuda {
 
-/// On the calling thread's current device, by cuBLASLt. Throws Error as the constructors of
-/// DeviceNetwork and DeviceOptimizer.
+/// On the calling thread's current device, with products by cuBLASLt. Throws Error as MakeStage, or
+/// if there is no cuBLASLt to be had.
 std::unique_ptr<DeviceStage> MakeCudaStage(const DeviceStageOptions& options);
-
-/// The same with products by whom one likes.
-std::unique_ptr<DeviceStage> MakeStage(const DeviceStageOptions& options,
-                                       std::unique_ptr<Products> products);
 
 }  // namespace pipelag::cuda

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "models/error.h"
+#include "runtime/cuda/kernels/bfloat16.h"
 #include "runtime/cuda/kernels/stream.h"
 
 #ifdef __CUDACC__
@@ -29,7 +30,9 @@ struct Grid {
 constexpr int kWarp = 32;
 
 /// Blocks of `each` that cover `all`.
-constexpr int64_t Blocks(int64_t all, int64_t each) { return (all + each - 1) / each; }
+PIPELAG_ANYWHERE constexpr int64_t Blocks(int64_t all, int64_t each) {
+  return (all + each - 1) / each;
+}
 
 /// Enqueues kernel(arguments…) on `stream` and returns at once. `threads` per block is a multiple
 /// of a warp; `shared_bytes` is what DynamicShared() points to in each block. A grid without blocks

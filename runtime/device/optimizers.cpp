@@ -1,7 +1,6 @@
 #include "runtime/device/optimizers.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 

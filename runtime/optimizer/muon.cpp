@@ -68,7 +68,7 @@ int64_t OrthogonaliseWorkspace(int64_t rows, int64_t cols) {
 }
 
 void Orthogonalise(int64_t rows, int64_t cols, float* matrix, float* workspace) {
-  using Step = NewtonSchulz;
+  using Step = NewtonSchulzStep;
   const int64_t shorter = std::min(rows, cols);
   const int64_t elements = rows * cols;
   float* x = workspace;

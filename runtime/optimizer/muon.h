@@ -38,7 +38,7 @@ struct MuonSettings {
 };
 
 /// The polynomial of a Newton-Schulz step, how many there are, and what is added to a norm.
-struct NewtonSchulz {
+struct NewtonSchulzStep {
   static constexpr int kSteps = 5;
   static constexpr float kA = 3.4445f;
   static constexpr float kB = -4.7750f;

@@ -20,11 +20,11 @@ struct AttentionShape {
   int64_t kv_heads = 1;
   int64_t head_size = 64;  ///< at most kLargestHead
 
-  int64_t rows() const { return batch * sequence; }
-  int64_t cols() const { return heads * head_size; }
-  int64_t stride() const { return (heads + 2 * kv_heads) * head_size; }
+  PIPELAG_ANYWHERE int64_t rows() const { return batch * sequence; }
+  PIPELAG_ANYWHERE int64_t cols() const { return heads * head_size; }
+  PIPELAG_ANYWHERE int64_t stride() const { return (heads + 2 * kv_heads) * head_size; }
   /// Elements of a float for each row of each head.
-  int64_t row_elements() const { return batch * heads * sequence; }
+  PIPELAG_ANYWHERE int64_t row_elements() const { return batch * heads * sequence; }
 };
 
 constexpr int64_t kLargestHead = 128;

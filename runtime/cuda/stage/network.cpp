@@ -1,5 +1,5 @@
 // The passes of a stage in order.
-#include "runtime/cuda/network.h"
+#include "runtime/cuda/stage/network.h"
 
 #include <fmt/format.h>
 

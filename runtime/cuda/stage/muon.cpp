@@ -5,8 +5,8 @@
 
 #include "runtime/cuda/kernels/buffers.h"
 #include "runtime/cuda/memory.h"
-#include "runtime/cuda/places.h"
-#include "runtime/cuda/rules.h"
+#include "runtime/cuda/stage/places.h"
+#include "runtime/cuda/stage/rules.h"
 
 namespace pipelag::cuda {
 namespace {
@@ -110,7 +110,7 @@ const T* MuonRule<T>::Orthogonalise(Stream stream, const Matrix& matrix, T* x, T
   const int64_t cols = matrix.cols;
   const int64_t shorter = std::min(rows, cols);
   const bool wide = rows <= cols;
-  for (int step = 0; step < NewtonSchulz::kSteps; ++step) {
+  for (int step = 0; step < NewtonSchulzStep::kSteps; ++step) {
     const Product<T, T> square = {.m = shorter,
                                   .n = shorter,
                                   .k = std::max(rows, cols),
@@ -130,8 +130,8 @@ const T* MuonRule<T>::Orthogonalise(Stream stream, const Matrix& matrix, T* x, T
                                       .lda = shorter,
                                       .b = squares.square,
                                       .ldb = shorter,
-                                      .alpha = NewtonSchulz::kC,
-                                      .beta = NewtonSchulz::kB,
+                                      .alpha = NewtonSchulzStep::kC,
+                                      .beta = NewtonSchulzStep::kB,
                                       .c = squares.square,
                                       .d = squares.polynomial,
                                       .ldd = shorter};
@@ -143,7 +143,7 @@ const T* MuonRule<T>::Orthogonalise(Stream stream, const Matrix& matrix, T* x, T
                                  .lda = wide ? shorter : cols,
                                  .b = wide ? x : squares.polynomial,
                                  .ldb = wide ? cols : shorter,
-                                 .beta = NewtonSchulz::kA,
+                                 .beta = NewtonSchulzStep::kA,
                                  .c = x,
                                  .d = next,
                                  .ldd = cols};
@@ -174,7 +174,7 @@ void MuonRule<T>::Update(Stream stream, const GroupUpdate& update,
                  reinterpret_cast<const int64_t*>(tables_at_ + matrix.first_pieces), direction,
                  Scratch<double>(sums_), norm);
     const int64_t elements = int64_t{matrix.rows} * matrix.cols;
-    Normalise(stream, elements, direction, norm, NewtonSchulz::kNormEpsilon, Scratch<T>(x_));
+    Normalise(stream, elements, direction, norm, NewtonSchulzStep::kNormEpsilon, Scratch<T>(x_));
     const T* orthogonal = Orthogonalise(stream, matrix, Scratch<T>(x_), Scratch<T>(next_),
                                         {Scratch<T>(square_), Scratch<T>(polynomial_)});
     // What DC-ASGD does to gradients is done.

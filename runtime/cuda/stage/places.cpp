@@ -1,4 +1,4 @@
-#include "runtime/cuda/places.h"
+#include "runtime/cuda/stage/places.h"
 
 #include <algorithm>
 #include <tuple>
@@ -7,7 +7,7 @@
 #include "models/error.h"
 #include "runtime/cuda/kernels/embedding.h"
 #include "runtime/cuda/kernels/norm.h"
-#include "runtime/cuda/linear.h"
+#include "runtime/cuda/stage/linear.h"
 #include "runtime/device/device_stage.h"
 
 namespace pipelag::cuda {

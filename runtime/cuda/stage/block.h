@@ -9,8 +9,8 @@
 #include "models/architecture/work.h"
 #include "models/network.h"
 #include "runtime/cuda/kernels/attention.h"
-#include "runtime/cuda/linear.h"
-#include "runtime/cuda/places.h"
+#include "runtime/cuda/stage/linear.h"
+#include "runtime/cuda/stage/places.h"
 #include "runtime/network/stage_tensors.h"
 
 namespace pipelag::cuda {

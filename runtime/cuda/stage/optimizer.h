@@ -8,11 +8,11 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/cuda/correction.h"
 #include "runtime/cuda/kernels/buffers.h"
-#include "runtime/cuda/places.h"
 #include "runtime/cuda/products.h"
-#include "runtime/cuda/rules.h"
+#include "runtime/cuda/stage/correction.h"
+#include "runtime/cuda/stage/places.h"
+#include "runtime/cuda/stage/rules.h"
 
 namespace pipelag::cuda {
 

@@ -9,9 +9,9 @@
 
 #include "models/architecture/work.h"
 #include "models/network.h"
-#include "runtime/cuda/block.h"
-#include "runtime/cuda/places.h"
 #include "runtime/cuda/products.h"
+#include "runtime/cuda/stage/block.h"
+#include "runtime/cuda/stage/places.h"
 #include "runtime/data/token.h"
 #include "runtime/network/layout.h"
 #include "runtime/network/stage_tensors.h"

@@ -1,12 +1,13 @@
-// One stage behind the interface: its buffers in bytes are told apart here.
+#include "runtime/cuda/stage/stage.h"
+
+#include <algorithm>
 #include <type_traits>
 #include <utility>
 
 #include "models/error.h"
-#include "runtime/cuda/cuda_stage.h"
 #include "runtime/cuda/memory.h"
-#include "runtime/cuda/network.h"
-#include "runtime/cuda/optimizer.h"
+#include "runtime/cuda/stage/network.h"
+#include "runtime/cuda/stage/optimizer.h"
 
 namespace pipelag::cuda {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/cuda/rules.h"
+#include "runtime/cuda/stage/rules.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 // A block's passes in order.
-#include "runtime/cuda/block.h"
+#include "runtime/cuda/stage/block.h"
 
 #include "runtime/cuda/kernels/elementwise.h"
 #include "runtime/cuda/kernels/norm.h"
@@ -87,7 +87,7 @@ void DeviceBlock<T>::PiecesForward(const LinearTools& tools, const Weights<T>& w
                                    const std::vector<Piece>& pieces, int64_t stride, const T* x,
                                    T* y) const {
   for (const Piece& piece : pieces) {
-    LinearForward(tools.linear, {rows_, cols_, piece.cols, stride}, x,
+    LinearForward(tools, {rows_, cols_, piece.cols, stride}, x,
                   WeightsAt(weights, piece.weight, piece.bias), y + piece.first);
   }
 }
@@ -97,9 +97,8 @@ void DeviceBlock<T>::PiecesBackwardInput(const LinearTools& tools, const Weights
                                          const std::vector<Piece>& pieces, int64_t stride,
                                          const T* y_gradient, T* x_gradient) const {
   for (const Piece& piece : pieces) {
-    LinearBackwardInput(tools.linear, {rows_, cols_, piece.cols, stride}, 1,
-                        y_gradient + piece.first, weights.values + piece.weight,
-                        piece.first == 0 ? 0.0f : 1.0f, x_gradient);
+    LinearBackwardInput(tools, {rows_, cols_, piece.cols, stride}, 1, y_gradient + piece.first,
+                        weights.values + piece.weight, piece.first == 0 ? 0.0f : 1.0f, x_gradient);
   }
 }
 
@@ -108,9 +107,8 @@ void DeviceBlock<T>::PiecesBackwardWeight(const LinearTools& tools,
                                           const std::vector<Piece>& pieces, int64_t stride,
                                           const T* y_gradient, const T* x, float* gradients) const {
   for (const Piece& piece : pieces) {
-    LinearBackwardWeight(tools.linear, {rows_, cols_, piece.cols, stride}, 1,
-                         y_gradient + piece.first, x, gradients + piece.weight,
-                         Optional(gradients, piece.bias));
+    LinearBackwardWeight(tools, {rows_, cols_, piece.cols, stride}, 1, y_gradient + piece.first, x,
+                         gradients + piece.weight, Optional(gradients, piece.bias));
   }
 }
 

@@ -1,4 +1,4 @@
-#include "runtime/cuda/correction.h"
+#include "runtime/cuda/stage/correction.h"
 
 #include "models/error.h"
 #include "runtime/correction/dc_asgd.h"

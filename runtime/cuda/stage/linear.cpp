@@ -1,4 +1,4 @@
-#include "runtime/cuda/linear.h"
+#include "runtime/cuda/stage/linear.h"
 
 #include <algorithm>
 

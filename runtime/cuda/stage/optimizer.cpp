@@ -1,4 +1,4 @@
-#include "runtime/cuda/optimizer.h"
+#include "runtime/cuda/stage/optimizer.h"
 
 #include <algorithm>
 
@@ -94,18 +94,19 @@ void DeviceOptimizer::Update(Stream stream, float* gradients, const float* sourc
     std::vector<float*> state;
     for (size_t i = 0; i < group->arrays.size(); ++i) state.push_back(Array(*group, i));
     const bool corrects = !group->correction.array().empty();
-    GroupUpdate update = {.chunks = reinterpret_cast<const UpdateChunk*>(state_at_ + group->chunks),
-                          .buffers = {.gradients = gradients,
-                                      .source = source,
-                                      .target = target.masters,
-                                      .copy = target.copies,
-                                      .taken_at = taken_at,
-                                      .factor = factor,
-                                      .kept = 1.0f - corrected * group->weight_decay},
-                          .rate = corrected,
-                          .number = number};
-    update.correction = group->correction.Begin(corrects ? state.back() : nullptr, corrected,
-                                                group->weight_decay, number, taken_at != nullptr);
+    const GroupUpdate update = {
+        .chunks = reinterpret_cast<const UpdateChunk*>(state_at_ + group->chunks),
+        .buffers = {.gradients = gradients,
+                    .source = source,
+                    .target = target.masters,
+                    .copy = target.copies,
+                    .taken_at = taken_at,
+                    .factor = factor,
+                    .kept = 1.0f - corrected * group->weight_decay},
+        .correction = group->correction.Begin(corrects ? state.back() : nullptr, corrected,
+                                              group->weight_decay, number, taken_at != nullptr),
+        .rate = corrected,
+        .number = number};
     group->rule->Update(stream, update, state);
   }
 }
