@@ -157,7 +157,7 @@ Gpus GpusOf(const Arguments& arguments, bool launched) {
   }
   gpus.run.transport = nccl ? DeviceTransport::kNccl : DeviceTransport::kLocal;
   if (arguments.Has("precision") && arguments.Choice("precision", kGpuPrecisions) == "fp32") {
-    gpus.run.precision = Precision::kFloat32;
+    gpus.run.precision = StagePrecision::kFloat32;
   }
   if (launched) gpus.local_rank = LocalRank().value_or(0);
   gpus.backend = LoadCuda(nccl);

@@ -18,8 +18,8 @@ class DeviceBackend {
   DeviceBackend& operator=(const DeviceBackend&) = delete;
 
   virtual int devices() const = 0;
-  /// Device number 0 ≤ ordinal < devices().
-  virtual std::unique_ptr<Device> Open(int ordinal) = 0;
+  /// Accelerator number 0 ≤ ordinal < devices().
+  virtual std::unique_ptr<Accelerator> Open(int ordinal) = 0;
   /// On the calling thread's current device. Throws Error for what devices cannot do, naming it.
   virtual std::unique_ptr<DeviceStage> MakeStage(const DeviceStageOptions& options) = 0;
   /// Null: built without.

@@ -21,7 +21,7 @@ constexpr uint8_t kSpoiled = 0xFF;
 }  // namespace
 
 DeviceStageOptions StageOptionsOf(const TrainingOptions& options, LayerRange range,
-                                  Precision precision) {
+                                  StagePrecision precision) {
   return {.shape = options.shape,
           .range = range,
           .microbatch_size = options.microbatch_size,
@@ -33,7 +33,7 @@ DeviceStageOptions StageOptionsOf(const TrainingOptions& options, LayerRange ran
 }
 
 DeviceCompute::DeviceCompute(const RankPlan& plan, const TrainingOptions& options,
-                             Precision precision, int microbatches, const Corpus& corpus,
+                             StagePrecision precision, int microbatches, const Corpus& corpus,
                              DeviceClock& clock, const MakeDeviceStage& make, OnUpdate on_update)
     : options_(options),
       corpus_(corpus),

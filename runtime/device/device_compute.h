@@ -20,7 +20,7 @@ using MakeDeviceStage = std::function<std::unique_ptr<DeviceStage>(const DeviceS
 
 /// What of a training run a stage on a device is told.
 DeviceStageOptions StageOptionsOf(const TrainingOptions& options, LayerRange range,
-                                  Precision precision);
+                                  StagePrecision precision);
 
 /// Stages of one rank on one device, in one block of its memory with as many slots as the plan
 /// says. Start returns at once; it waits on the host for the issue of what the task comes after
@@ -30,7 +30,7 @@ DeviceStageOptions StageOptionsOf(const TrainingOptions& options, LayerRange ran
 /// for. Everything given is borrowed.
 class DeviceCompute : public TrainingCompute {
  public:
-  DeviceCompute(const RankPlan& plan, const TrainingOptions& options, Precision precision,
+  DeviceCompute(const RankPlan& plan, const TrainingOptions& options, StagePrecision precision,
                 int microbatches, const Corpus& corpus, DeviceClock& clock,
                 const MakeDeviceStage& make, OnUpdate on_update = {});
   /// Waits for the device as long as a wait may take; what it is still at then is never freed.
@@ -91,7 +91,7 @@ class DeviceCompute : public TrainingCompute {
   const TrainingOptions& options_;
   const Corpus& corpus_;
   DeviceClock& clock_;
-  Device& device_;
+  Accelerator& device_;
   OnUpdate on_update_;
   int rank_;
   float scale_;               // of a token's loss

@@ -16,7 +16,7 @@ enum class DeviceTransport : uint8_t {
 };
 
 struct DeviceRun {
-  Precision precision = Precision::kBfloat16;
+  StagePrecision precision = StagePrecision::kBfloat16;
   DeviceTransport transport = DeviceTransport::kLocal;
 };
 

@@ -12,7 +12,7 @@ constexpr Nanoseconds kPatience = std::chrono::minutes(10);
 
 /// Device memory of all micro-batches' boundary tensors.
 struct Boundary {
-  Boundary(Device& device, size_t of_one, int64_t count)
+  Boundary(Accelerator& device, size_t of_one, int64_t count)
       : bytes(of_one), memory(device, of_one * static_cast<size_t>(count)) {}
 
   std::byte* At(int64_t i) const { return memory.get() + static_cast<size_t>(i) * bytes; }
@@ -21,15 +21,15 @@ struct Boundary {
   DeviceMemory memory;
 };
 
-void Finish(Device& device) {
+void Finish(Accelerator& device) {
   if (!device.Drain(kPatience)) throw Error(device.name() + ": the validation does not end");
 }
 
 }  // namespace
 
-double DeviceValidationLoss(const TrainingOptions& options, Precision precision,
+double DeviceValidationLoss(const TrainingOptions& options, StagePrecision precision,
                             const Corpus& corpus, const std::vector<const float*>& stage_weights,
-                            Device& device, const MakeDeviceStage& make) {
+                            Accelerator& device, const MakeDeviceStage& make) {
   device.MakeCurrent();
   const OwnedStream stream(device, false);
   const int64_t count = options.validation_microbatches;

@@ -9,8 +9,8 @@
 namespace pipelag {
 
 /// As ValidationLoss. Stage by stage, so that the device holds one of them at a time.
-double DeviceValidationLoss(const TrainingOptions& options, Precision precision,
+double DeviceValidationLoss(const TrainingOptions& options, StagePrecision precision,
                             const Corpus& corpus, const std::vector<const float*>& stage_weights,
-                            Device& device, const MakeDeviceStage& make);
+                            Accelerator& device, const MakeDeviceStage& make);
 
 }  // namespace pipelag

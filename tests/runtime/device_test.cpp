@@ -46,7 +46,7 @@ Program Lower(const std::string& schedule, int ranks, bool norm = false, int64_t
 
 TrainingResult OnLateGpus(const Program& program, const TrainingOptions& options,
                           LateBackend& backend, DeviceTransport transport) {
-  const DeviceRun run{Precision::kFloat32, transport};
+  const DeviceRun run{StagePrecision::kFloat32, transport};
   return TrainOnThreads(program, ValidatedOnDevice(options, backend, run, TestCorpus()),
                         TestCorpus(), OnDevices(backend, run), {});
 }
@@ -127,7 +127,7 @@ TEST(GpuRun, WithoutAWaitIsNotTheSameRun) {
         return (stream == first) == of_first;
       };
     };
-    const DeviceRun run{Precision::kFloat32, DeviceTransport::kLocal};
+    const DeviceRun run{StagePrecision::kFloat32, DeviceTransport::kLocal};
     const TrainingResult result =
         TrainOnThreads(program, options, TestCorpus(), OnDevices(backend, run), {});
     EXPECT_TRUE(result.diverged || result.weights_sha256 != serial.weights_sha256) << of_first;
@@ -179,7 +179,7 @@ TEST(GpuRun, OfProcessesOverNcclEqualsTheSerialReference) {
     const TrainingOptions options = Options(program);
     const TrainingResult serial = TrainSerially(PlanOf(program), options, TestCorpus());
     LateBackend backend(3, 11);
-    const DeviceRun run{Precision::kFloat32, DeviceTransport::kNccl};
+    const DeviceRun run{StagePrecision::kFloat32, DeviceTransport::kNccl};
     const TrainingOptions validated = ValidatedOnDevice(options, backend, run, TestCorpus());
     std::vector<std::unique_ptr<Wire>> wires = SocketPairs(3);
     std::optional<ProcessesResult> result;

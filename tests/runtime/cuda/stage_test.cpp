@@ -22,7 +22,7 @@ NetworkShape Shaped(size_t kind) {
   return AllKinds({.layers = 2, .hidden = 32, .heads = 4, .sequence = 19, .vocabulary = 61})[kind];
 }
 
-DeviceStageOptions OptionsFor(const NetworkShape& shape, Precision precision,
+DeviceStageOptions OptionsFor(const NetworkShape& shape, StagePrecision precision,
                               Recompute recompute = Recompute::kNone) {
   return {.shape = shape,
           .range = {},
@@ -126,7 +126,7 @@ INSTANTIATE_TEST_SUITE_P(DeviceStage, Kinds,
 TEST_P(Kinds, InFloatAreTheCpus) {
   const auto& [kind, stages, fuses] = GetParam();
   StageChain<float> reference = Reference(Shaped(kind), stages);
-  DeviceChain chain = Device(reference, OptionsFor(Shaped(kind), Precision::kFloat32), fuses);
+  DeviceChain chain = Device(reference, OptionsFor(Shaped(kind), StagePrecision::kFloat32), fuses);
   const Errors errors = Compare(reference, chain, false);
   RecordProperty("loss", std::to_string(errors.loss));
   RecordProperty("gradient", std::to_string(errors.gradient));
@@ -144,7 +144,7 @@ TEST_P(Kinds, InFloatAreTheCpus) {
 TEST_P(Kinds, InBfloat16AreNearTheCpus) {
   const auto& [kind, stages, fuses] = GetParam();
   StageChain<float> reference = Reference(Shaped(kind), stages);
-  DeviceChain chain = Device(reference, OptionsFor(Shaped(kind), Precision::kBfloat16), fuses);
+  DeviceChain chain = Device(reference, OptionsFor(Shaped(kind), StagePrecision::kBfloat16), fuses);
   const Errors errors = Compare(reference, chain, true);
   EXPECT_LT(errors.loss, 2e-3);
   EXPECT_LT(errors.gradient, 0.04);
@@ -171,11 +171,11 @@ std::vector<DeviceBuffer> Gradients(const StageChain<float>& reference,
   return std::move(chain.gradients);
 }
 
-class Precisions : public testing::TestWithParam<std::tuple<size_t, Precision>> {};
+class Precisions : public testing::TestWithParam<std::tuple<size_t, StagePrecision>> {};
 INSTANTIATE_TEST_SUITE_P(DeviceStage, Precisions,
                          testing::Combine(testing::Values(0, 3, 7),
-                                          testing::Values(Precision::kFloat32,
-                                                          Precision::kBfloat16)));
+                                          testing::Values(StagePrecision::kFloat32,
+                                                          StagePrecision::kBfloat16)));
 
 TEST_P(Precisions, HalvesAndWhatIsComputedAgainChangeNoBit) {
   const auto& [kind, precision] = GetParam();
@@ -195,7 +195,7 @@ TEST_P(Precisions, HalvesAndWhatIsComputedAgainChangeNoBit) {
 TEST(DeviceStage, WhatFusedProductsComputeAgainChangesNoBit) {
   const StageChain<float> reference = Reference(Shaped(0), 2);
   const auto options = [&](Recompute recompute) {
-    return OptionsFor(Shaped(0), Precision::kBfloat16, recompute);
+    return OptionsFor(Shaped(0), StagePrecision::kBfloat16, recompute);
   };
   const auto whole = Gradients(reference, options(Recompute::kNone), true, false);
   EXPECT_EQ(Gradients(reference, options(Recompute::kNone), true, false), whole);
@@ -205,10 +205,10 @@ TEST(DeviceStage, WhatFusedProductsComputeAgainChangesNoBit) {
 
 TEST(DeviceStage, RecomputationKeepsLess) {
   for (const size_t kind : {size_t{0}, size_t{7}}) {
-    DeviceChain none(OptionsFor(Shaped(kind), Precision::kBfloat16), 2, true);
-    DeviceChain selective(OptionsFor(Shaped(kind), Precision::kBfloat16, Recompute::kSelective), 2,
+    DeviceChain none(OptionsFor(Shaped(kind), StagePrecision::kBfloat16), 2, true);
+    DeviceChain selective(OptionsFor(Shaped(kind), StagePrecision::kBfloat16, Recompute::kSelective), 2,
                           true);
-    DeviceChain full(OptionsFor(Shaped(kind), Precision::kBfloat16, Recompute::kFull), 2, true);
+    DeviceChain full(OptionsFor(Shaped(kind), StagePrecision::kBfloat16, Recompute::kFull), 2, true);
     const size_t message = none.networks[0]->message_bytes();
     EXPECT_EQ(full.networks[0]->activation_bytes(), message);
     EXPECT_EQ(full.networks[1]->activation_bytes(), 2 * message);
@@ -221,7 +221,7 @@ TEST(DeviceStage, RecomputationKeepsLess) {
 
 TEST(DeviceStage, GapsOfGradientsStayZero) {
   const StageChain<float> reference = Reference(Shaped(6), 1);
-  auto gradients = Gradients(reference, OptionsFor(Shaped(6), Precision::kFloat32), true, false);
+  auto gradients = Gradients(reference, OptionsFor(Shaped(6), StagePrecision::kFloat32), true, false);
   const StageLayout& layout = reference.networks[0].layout();
   std::vector<bool> used(static_cast<size_t>(layout.size()));
   for (const StageTensor& tensor : layout.tensors()) {
@@ -242,7 +242,7 @@ TEST(DeviceStage, RefusesWhatItsKernelsCannotDo) {
   NetworkShape shape = Shaped(0);
   shape.hidden = 272;
   shape.heads = 1;
-  DeviceStageOptions options = OptionsFor(shape, Precision::kBfloat16);
+  DeviceStageOptions options = OptionsFor(shape, StagePrecision::kBfloat16);
   options.range = {0, 2};
   try {
     MakeStage(options, MakePlainProducts(true));

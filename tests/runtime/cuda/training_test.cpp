@@ -77,7 +77,7 @@ Trained OnCpu(const NetworkShape& shape, const OptimizerOptions& options) {
   return trained;
 }
 
-Trained OnDevice(const NetworkShape& shape, const OptimizerOptions& options, Precision precision) {
+Trained OnDevice(const NetworkShape& shape, const OptimizerOptions& options, StagePrecision precision) {
   DeviceChain chain({.shape = shape,
                      .range = {},
                      .microbatch_size = kBatch,
@@ -125,7 +125,7 @@ TEST(DeviceTraining, HasTheCpusLosses) {
     for (const size_t kind : {size_t{0}, size_t{7}}) {
       const NetworkShape shape = TrainedShape(kind);
       const Trained expected = OnCpu(shape, options);
-      const Trained actual = OnDevice(shape, options, Precision::kFloat32);
+      const Trained actual = OnDevice(shape, options, StagePrecision::kFloat32);
       ASSERT_LT(expected.losses.back(), expected.losses.front() - 0.5) << name << " " << kind;
       EXPECT_TRUE(std::any_of(expected.norms.begin(), expected.norms.end(),
                               [](double norm) { return norm > kMostNorm; }));
@@ -142,9 +142,9 @@ TEST(DeviceTraining, InBfloat16LearnsAsMuchAndTwiceTheSame) {
   const OptimizerOptions options = {.name = "adamw", .learning_rate = 0.01f};
   const NetworkShape shape = TrainedShape(0);
   const Trained expected = OnCpu(shape, options);
-  const Trained actual = OnDevice(shape, options, Precision::kBfloat16);
+  const Trained actual = OnDevice(shape, options, StagePrecision::kBfloat16);
   EXPECT_NEAR(actual.losses.back(), expected.losses.back(), 0.03 * expected.losses.back());
-  const Trained again = OnDevice(shape, options, Precision::kBfloat16);
+  const Trained again = OnDevice(shape, options, StagePrecision::kBfloat16);
   EXPECT_EQ(again.losses, actual.losses);
   EXPECT_EQ(again.norms, actual.norms);
 }
