@@ -17,7 +17,7 @@ namespace pipelag {
 namespace {
 
 constexpr int64_t kSteps = 3;
-constexpr int kMicrobatches = 8;
+constexpr int kMicrobatches = 12;  // shared evenly by 1 to 4 ranks
 
 const Corpus& TestCorpus() {
   static const Corpus corpus = GrammarCorpus(3, 4, 4000);
@@ -110,8 +110,7 @@ TEST(GpuRun, AnyTimingIsTheSameRun) {
   }
 }
 
-/// Leaves out the waits of some streams: `kind` 0 of the first that is asked for (compute of rank
-/// 0), 1 of all others.
+/// Of the stream that is first told to wait, or of all others.
 TEST(GpuRun, WithoutAWaitIsNotTheSameRun) {
   const Program program = Lower("1f1b", 2);
   const TrainingOptions options = Options(program);
@@ -148,8 +147,8 @@ TEST(GpuRun, SpansAreOnTheRunsClockAndFollowTheirMessages) {
     const Span& produced = spans.at({ActionKind::kForward, 0, i});
     const Span& sent = spans.at({ActionKind::kSendForward, 0, i});
     const Span& consumed = spans.at({ActionKind::kForward, 1, i});
-    // Clocks are true to microseconds.
-    constexpr Nanoseconds kBlur = std::chrono::microseconds(200);
+    // The clock's anchor is no truer than the device is quick.
+    constexpr Nanoseconds kBlur = std::chrono::milliseconds(2);
     EXPECT_GE(sent.start + kBlur, produced.end);
     EXPECT_GE(consumed.start + kBlur, sent.end);
   }
@@ -238,9 +237,9 @@ TEST(GpuFailure, LostMessageSaysWhoWaitsForWhom) {
   options.deadline = std::chrono::milliseconds(300);
   LateBackend backend(2, 3);
   backend.nccl.abort_together = 2;
-  backend.nccl.loses = [count = std::make_shared<int>(0),
-                        bytes = size_t{4} * 8 * sizeof(float)](const Communicator::Half& half) {
-    return half.send && half.bytes == bytes && ++*count == 5;
+  // The connections have been tried out by then.
+  backend.nccl.loses = [count = std::make_shared<int>(0)](const Communicator::Half& half) {
+    return half.send && ++*count == 12;
   };
   const std::string reason =
       ReasonOf([&] { OnLateGpus(program, options, backend, DeviceTransport::kNccl); });
