@@ -23,7 +23,7 @@ class CudaBackend : public DeviceBackend {
   explicit CudaBackend(int devices) : devices_(devices) {}
 
   int devices() const override { return devices_; }
-  std::unique_ptr<Accelerator> Open(int ordinal) override {
+  std::unique_ptr<ComputeDevice> Open(int ordinal) override {
     return std::make_unique<CudaDevice>(ordinal);
   }
   std::unique_ptr<DeviceStage> MakeStage(const DeviceStageOptions& options) override {

@@ -158,7 +158,7 @@ void CudaDevice::Add(Stream stream, double* sum, const double* summand, int64_t 
   cuda::Add(stream, sum, summand, count);
 }
 
-bool CudaDevice::Reaches(const Accelerator& other) const {
+bool CudaDevice::Reaches(const ComputeDevice& other) const {
   const auto* const device = dynamic_cast<const CudaDevice*>(&other);
   if (device == nullptr) return false;
   if (device->ordinal_ == ordinal_) return true;

@@ -11,7 +11,7 @@
 
 namespace pipelag::cuda {
 
-class CudaDevice : public Accelerator {
+class CudaDevice : public ComputeDevice {
  public:
   /// Throws Error for one that is too old.
   explicit CudaDevice(int ordinal);
@@ -34,7 +34,7 @@ class CudaDevice : public Accelerator {
   void Fill(Stream stream, void* at, uint8_t byte, size_t bytes) override;
   void Add(Stream stream, float* sum, const float* summand, int64_t count) override;
   void Add(Stream stream, double* sum, const double* summand, int64_t count) override;
-  bool Reaches(const Accelerator& other) const override;
+  bool Reaches(const ComputeDevice& other) const override;
   bool Drain(Nanoseconds patience) noexcept override;
 
  private:

@@ -18,8 +18,8 @@ class DeviceBackend {
   DeviceBackend& operator=(const DeviceBackend&) = delete;
 
   virtual int devices() const = 0;
-  /// Accelerator number 0 ≤ ordinal < devices().
-  virtual std::unique_ptr<Accelerator> Open(int ordinal) = 0;
+  /// Device number 0 ≤ ordinal < devices().
+  virtual std::unique_ptr<ComputeDevice> Open(int ordinal) = 0;
   /// On the calling thread's current device. Throws Error for what devices cannot do, naming it.
   virtual std::unique_ptr<DeviceStage> MakeStage(const DeviceStageOptions& options) = 0;
   /// Null: built without.
@@ -32,10 +32,10 @@ constexpr const char* kOpenCuda = "PipelagOpenCuda";
 using OpenCuda = DeviceBackend* (*)(const char** error);
 
 /// Loads the shared object from beside the running program; it stays loaded. `eager`: all kernels
-/// are loaded before any runs, as messages between ranks by NCCL need it: a receive is a kernel that
-/// runs until another rank sends, and the first launch of one that is loaded late may wait for all
-/// that run. Throws Error beginning with "no GPU was found" where this build has none or the machine
-/// has no GPU.
+/// are loaded before any runs, as messages between ranks by NCCL need it: a receive is a kernel
+/// that runs until another rank sends, and the first launch of one that is loaded late may wait for
+/// all that run. Throws Error beginning with "no GPU was found" where this build has none or the
+/// machine has no GPU.
 std::unique_ptr<DeviceBackend> LoadCuda(bool eager = false);
 /// Whether the shared object is there, and if so whether it finds a GPU: "2 × NVIDIA H200", else
 /// why not.

@@ -19,12 +19,12 @@ using DeviceMark = void*;
 /// Used by several threads at once. Whatever takes a stream enqueues and returns; it works for
 /// memory of any device of this process and pinned memory of the host. Everything throws Error
 /// naming the device when the device has failed, whichever piece of work was to blame.
-class Accelerator {
+class ComputeDevice {
  public:
-  Accelerator() = default;
-  virtual ~Accelerator() = default;
-  Accelerator(const Accelerator&) = delete;
-  Accelerator& operator=(const Accelerator&) = delete;
+  ComputeDevice() = default;
+  virtual ~ComputeDevice() = default;
+  ComputeDevice(const ComputeDevice&) = delete;
+  ComputeDevice& operator=(const ComputeDevice&) = delete;
 
   virtual std::string name() const = 0;  ///< "NVIDIA H200"
   /// Makes it the calling thread's current device, as DeviceStage wants it.
@@ -61,7 +61,7 @@ class Accelerator {
   virtual void Add(Stream stream, double* sum, const double* summand, int64_t count) = 0;
 
   /// Whether kernels of this device may read the other's memory. Copies go between any two.
-  virtual bool Reaches(const Accelerator& other) const = 0;
+  virtual bool Reaches(const ComputeDevice& other) const = 0;
   /// Waits until all work of all streams is done. False if it is not within `patience`: then memory
   /// that the work may touch must not be freed.
   virtual bool Drain(Nanoseconds patience) noexcept = 0;
@@ -71,7 +71,7 @@ class Accelerator {
 class DeviceMemory {
  public:
   DeviceMemory() = default;
-  DeviceMemory(Accelerator& device, size_t bytes)
+  DeviceMemory(ComputeDevice& device, size_t bytes)
       : device_(&device), memory_(bytes > 0 ? device.Allocate(bytes) : nullptr) {}
   ~DeviceMemory() { Reset(); }
   DeviceMemory(DeviceMemory&& other) noexcept
@@ -92,23 +92,24 @@ class DeviceMemory {
     if (memory_ != nullptr) device_->Free(std::exchange(memory_, nullptr));
   }
 
-  Accelerator* device_ = nullptr;
+  ComputeDevice* device_ = nullptr;
   void* memory_ = nullptr;
 };
 
 /// A stream for as long as it is wanted. The device outlives it.
 class OwnedStream {
  public:
-  OwnedStream(Accelerator& device, bool urgent) : device_(device), stream_(device.NewStream(urgent)) {}
+  OwnedStream(ComputeDevice& device, bool urgent)
+      : device_(device), stream_(device.NewStream(urgent)) {}
   ~OwnedStream() { device_.FreeStream(stream_); }
   OwnedStream(const OwnedStream&) = delete;
   OwnedStream& operator=(const OwnedStream&) = delete;
 
   Stream get() const { return stream_; }
-  Accelerator& device() const { return device_; }
+  ComputeDevice& device() const { return device_; }
 
  private:
-  Accelerator& device_;
+  ComputeDevice& device_;
   Stream stream_;
 };
 

@@ -14,7 +14,7 @@ constexpr int kLooks = 5;
 
 }  // namespace
 
-DeviceClock::DeviceClock(Accelerator& device, const RunControl& control)
+DeviceClock::DeviceClock(ComputeDevice& device, const RunControl& control)
     : device_(device), control_(control), idle_(device, true), anchor_(device.NewMark()) {
   const std::lock_guard lock(mutex_);
   Anchor();

@@ -13,12 +13,12 @@ namespace pipelag {
 /// Used by several threads at once. The device and the control outlive it.
 class DeviceClock {
  public:
-  DeviceClock(Accelerator& device, const RunControl& control);
+  DeviceClock(ComputeDevice& device, const RunControl& control);
   ~DeviceClock();
   DeviceClock(const DeviceClock&) = delete;
   DeviceClock& operator=(const DeviceClock&) = delete;
 
-  Accelerator& device() const { return device_; }
+  ComputeDevice& device() const { return device_; }
   const RunControl& control() const { return control_; }
 
   /// Of a mark that has been reached; true to some microseconds.
@@ -30,7 +30,7 @@ class DeviceClock {
  private:
   void Anchor();
 
-  Accelerator& device_;
+  ComputeDevice& device_;
   const RunControl& control_;
   OwnedStream idle_;  // nothing ever stands before the anchor
   std::mutex mutex_;

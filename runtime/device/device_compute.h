@@ -91,7 +91,7 @@ class DeviceCompute : public TrainingCompute {
   const TrainingOptions& options_;
   const Corpus& corpus_;
   DeviceClock& clock_;
-  Accelerator& device_;
+  ComputeDevice& device_;
   OnUpdate on_update_;
   int rank_;
   float scale_;               // of a token's loss

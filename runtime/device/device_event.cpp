@@ -46,7 +46,7 @@ Interval Stretch::When() const {
   return *when_;
 }
 
-void Stretch::Precede(Accelerator& device, Stream stream) const {
+void Stretch::Precede(ComputeDevice& device, Stream stream) const {
   if (stream == stream_.get() || reached_.load(std::memory_order_acquire)) return;
   device.WaitFor(stream, end_);
 }
@@ -110,7 +110,7 @@ Interval DeviceEvent::When() const {
   return stretch->When();
 }
 
-void DeviceEvent::Precede(Accelerator& device, Stream stream) const {
+void DeviceEvent::Precede(ComputeDevice& device, Stream stream) const {
   WaitUntilIssued();
   Issued()->Precede(device, stream);
 }
@@ -130,7 +130,7 @@ std::string DeviceEvent::WaitingFor() const {
   return waiting_;
 }
 
-void MakeFollow(Accelerator& device, Stream stream, const EventPtr& event) {
+void MakeFollow(ComputeDevice& device, Stream stream, const EventPtr& event) {
   if (const auto* of_device = dynamic_cast<const DeviceEvent*>(event.get())) {
     of_device->Precede(device, stream);
   } else {

@@ -24,7 +24,7 @@ class TimedStream {
 
   Stream get() const { return state_->stream.get(); }
   DeviceClock& clock() const { return state_->clock; }
-  Accelerator& device() const { return state_->clock.device(); }
+  ComputeDevice& device() const { return state_->clock.device(); }
 
   /// What lies between two marks, after all that was asked for before: a stream does one thing at a
   /// time, though clocks are true to microseconds only.
@@ -57,7 +57,7 @@ class Stretch {
   /// Once Reached().
   Interval When() const;
   /// What is given to `stream`, of any device, from now on starts after it.
-  void Precede(Accelerator& device, Stream stream) const;
+  void Precede(ComputeDevice& device, Stream stream) const;
 
  private:
   TimedStream stream_;
@@ -102,7 +102,7 @@ class DeviceEvent : public Event {
   /// Waits until it is issued; throws as Wait does.
   void WaitUntilIssued() const;
   /// What `stream` is given from now on starts after it.
-  void Precede(Accelerator& device, Stream stream) const;
+  void Precede(ComputeDevice& device, Stream stream) const;
 
  private:
   std::shared_ptr<const Stretch> Issued() const;
@@ -120,6 +120,6 @@ class DeviceEvent : public Event {
 
 /// What `stream` is given from now on starts after `event`: of a device by a mark, of anything else
 /// by waiting on the host.
-void MakeFollow(Accelerator& device, Stream stream, const EventPtr& event);
+void MakeFollow(ComputeDevice& device, Stream stream, const EventPtr& event);
 
 }  // namespace pipelag

@@ -119,7 +119,7 @@ class DeviceHubEnd : public Transport {
 
   void Move(int lane, DeviceChannel& channel, const DeviceHalf& send, const DeviceHalf& receive) {
     CHECK(send.bytes == receive.bytes);
-    Accelerator& device = channel.stream.device();
+    ComputeDevice& device = channel.stream.device();
     std::vector<EventPtr> after = send.after;
     after.insert(after.end(), receive.after.begin(), receive.after.end());
     for (const EventPtr& event : after) MakeFollow(device, channel.stream.get(), event);
@@ -151,7 +151,7 @@ class DeviceHubEnd : public Transport {
     // earlier round came before.
     std::sort(round.summands.begin(), round.summands.end(),
               [](const DeviceSummand& a, const DeviceSummand& b) { return a.place < b.place; });
-    Accelerator& device = meeting.stream.device();
+    ComputeDevice& device = meeting.stream.device();
     for (const EventPtr& one : round.after) MakeFollow(device, meeting.stream.get(), one);
     const auto stretch = std::make_shared<Stretch>(meeting.stream);
     Sum(meeting, round, &DeviceSummand::values);
@@ -168,12 +168,13 @@ class DeviceHubEnd : public Transport {
   void Sum(DeviceMeeting& meeting, const DeviceRound& round, Values DeviceSummand::*of) {
     const auto sum = round.summands.front().*of;
     if (sum.empty()) return;
-    Accelerator& device = meeting.stream.device();
+    ComputeDevice& device = meeting.stream.device();
     const Stream stream = meeting.stream.get();
     for (size_t k = 1; k < round.summands.size(); ++k) {
       const auto values = round.summands[k].*of;
       CHECK(values.size() == sum.size());
-      const Accelerator& home = state_.clocks[static_cast<size_t>(round.summands[k].rank)]->device();
+      const ComputeDevice& home =
+          state_.clocks[static_cast<size_t>(round.summands[k].rank)]->device();
       const auto* reached = values.data();
       if (&home != &device && !device.Reaches(home)) {
         reached = Nearby(meeting, values);
@@ -188,7 +189,7 @@ class DeviceHubEnd : public Transport {
   /// A copy of them on the group's device.
   template <class Value>
   const Value* Nearby(DeviceMeeting& meeting, std::span<Value> values) {
-    Accelerator& device = meeting.stream.device();
+    ComputeDevice& device = meeting.stream.device();
     if (meeting.scratch_bytes < values.size_bytes()) {
       meeting.scratch = DeviceMemory(device, values.size_bytes());
       meeting.scratch_bytes = values.size_bytes();

@@ -163,7 +163,7 @@ void NcclTransport::Enqueue(int number, const TimedStream& stream,
   Value* sum = nullptr;
   const std::map<int, Value*> summands = Collect(number, members, me, count, sum);
 
-  Accelerator& device = clock_.device();
+  ComputeDevice& device = clock_.device();
   if (bytes > 0) {
     device.Copy(stream.get(), sum, summands.begin()->second, bytes);
     for (auto it = std::next(summands.begin()); it != summands.end(); ++it) {

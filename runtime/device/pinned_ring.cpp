@@ -2,7 +2,7 @@
 
 namespace pipelag {
 
-PinnedRing::PinnedRing(Accelerator& device, size_t slots, size_t bytes)
+PinnedRing::PinnedRing(ComputeDevice& device, size_t slots, size_t bytes)
     : device_(device),
       stride_((bytes + 7) / 8 * 8),
       memory_(static_cast<std::byte*>(device.AllocatePinned(slots * stride_))),

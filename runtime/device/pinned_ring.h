@@ -15,7 +15,7 @@ namespace pipelag {
 class PinnedRing {
  public:
   /// `slots` places of `bytes` each, 8-byte aligned.
-  PinnedRing(Accelerator& device, size_t slots, size_t bytes);
+  PinnedRing(ComputeDevice& device, size_t slots, size_t bytes);
   ~PinnedRing();
   PinnedRing(const PinnedRing&) = delete;
   PinnedRing& operator=(const PinnedRing&) = delete;
@@ -26,7 +26,7 @@ class PinnedRing {
   void UsedUntil(size_t slot, EventPtr event) { uses_[slot] = std::move(event); }
 
  private:
-  Accelerator& device_;
+  ComputeDevice& device_;
   size_t stride_;
   std::byte* memory_;
   std::vector<EventPtr> uses_;

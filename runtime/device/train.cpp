@@ -108,7 +108,7 @@ class DeviceThreads : public Backends {
   RunControl& control_;
   DeviceBackend& backend_;
   DeviceRun run_;
-  std::vector<std::unique_ptr<Accelerator>> devices_;
+  std::vector<std::unique_ptr<ComputeDevice>> devices_;
   std::vector<std::unique_ptr<DeviceClock>> clocks_;
   std::vector<DeviceClock*> clock_of_;  // by rank
   ShareId share_;
@@ -177,7 +177,7 @@ class DeviceProcess : public Backends {
   int tag_;
   DeviceBackend& backend_;
   DeviceRun run_;
-  std::unique_ptr<Accelerator> device_;
+  std::unique_ptr<ComputeDevice> device_;
   DeviceClock clock_;
 };
 
@@ -203,7 +203,7 @@ TrainingOptions ValidatedOnDevice(TrainingOptions options, DeviceBackend& backen
                                   const DeviceRun& run, const Corpus& corpus) {
   options.validation = [of = options, &backend, run,
                         &corpus](const std::vector<const float*>& stage_weights) {
-    const std::unique_ptr<Accelerator> device = backend.Open(0);
+    const std::unique_ptr<ComputeDevice> device = backend.Open(0);
     return DeviceValidationLoss(of, run.precision, corpus, stage_weights, *device,
                                 StagesOf(backend));
   };

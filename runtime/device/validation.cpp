@@ -12,7 +12,7 @@ constexpr Nanoseconds kPatience = std::chrono::minutes(10);
 
 /// Device memory of all micro-batches' boundary tensors.
 struct Boundary {
-  Boundary(Accelerator& device, size_t of_one, int64_t count)
+  Boundary(ComputeDevice& device, size_t of_one, int64_t count)
       : bytes(of_one), memory(device, of_one * static_cast<size_t>(count)) {}
 
   std::byte* At(int64_t i) const { return memory.get() + static_cast<size_t>(i) * bytes; }
@@ -21,7 +21,7 @@ struct Boundary {
   DeviceMemory memory;
 };
 
-void Finish(Accelerator& device) {
+void Finish(ComputeDevice& device) {
   if (!device.Drain(kPatience)) throw Error(device.name() + ": the validation does not end");
 }
 
@@ -29,7 +29,7 @@ void Finish(Accelerator& device) {
 
 double DeviceValidationLoss(const TrainingOptions& options, StagePrecision precision,
                             const Corpus& corpus, const std::vector<const float*>& stage_weights,
-                            Accelerator& device, const MakeDeviceStage& make) {
+                            ComputeDevice& device, const MakeDeviceStage& make) {
   device.MakeCurrent();
   const OwnedStream stream(device, false);
   const int64_t count = options.validation_microbatches;

@@ -11,6 +11,6 @@ namespace pipelag {
 /// As ValidationLoss. Stage by stage, so that the device holds one of them at a time.
 double DeviceValidationLoss(const TrainingOptions& options, StagePrecision precision,
                             const Corpus& corpus, const std::vector<const float*>& stage_weights,
-                            Accelerator& device, const MakeDeviceStage& make);
+                            ComputeDevice& device, const MakeDeviceStage& make);
 
 }  // namespace pipelag

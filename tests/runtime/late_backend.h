@@ -14,7 +14,7 @@ class LateBackend : public DeviceBackend {
       : devices_(devices), reach_(reach), machine_(seed) {}
 
   int devices() const override { return devices_; }
-  std::unique_ptr<Accelerator> Open(int ordinal) override {
+  std::unique_ptr<ComputeDevice> Open(int ordinal) override {
     CHECK(ordinal >= 0 && ordinal < devices_);
     auto gpu = std::make_unique<LateGpu>(machine_, ordinal, reach_);
     if (on_open) on_open(*gpu);

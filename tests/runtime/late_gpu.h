@@ -127,7 +127,7 @@ class LateMachine {
 };
 
 /// One of the machine's GPUs; they differ in name only.
-class LateGpu : public Accelerator {
+class LateGpu : public ComputeDevice {
  public:
   LateGpu(LateMachine& machine, int ordinal, bool reaches_others)
       : machine_(machine), ordinal_(ordinal), reaches_others_(reaches_others) {}
@@ -185,7 +185,7 @@ class LateGpu : public Accelerator {
   void Add(Stream stream, double* sum, const double* summand, int64_t count) override {
     AddAny(stream, sum, summand, count);
   }
-  bool Reaches(const Accelerator&) const override { return reaches_others_; }
+  bool Reaches(const ComputeDevice&) const override { return reaches_others_; }
   bool Drain(Nanoseconds patience) noexcept override { return machine_.Idle(patience); }
 
   /// Whether a wait of the stream is left out.
