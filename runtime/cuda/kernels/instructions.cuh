@@ -19,13 +19,18 @@ struct Words {
   uint32_t word[4];
 };
 
-/// `from` and `to` are aligned to 16 bytes.
+/// `from` and `to` are aligned to 16 bytes; `to` is not in shared memory.
 __device__ __forceinline__ Words LoadWords(const void* from) {
   const uint4 v = *static_cast<const uint4*>(from);
   return {{v.x, v.y, v.z, v.w}};
 }
 __device__ __forceinline__ void StoreWords(const Words& words, void* to) {
-  *static_cast<uint4*>(to) = make_uint4(words.word[0], words.word[1], words.word[2], words.word[3]);
+  // The compiler takes an assignment apart into four stores in places.
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
+               :
+               : "l"(__cvta_generic_to_global(to)), "r"(words.word[0]), "r"(words.word[1]),
+                 "r"(words.word[2]), "r"(words.word[3])
+               : "memory");
 }
 
 __device__ __forceinline__ float AsFloat(uint32_t bits) { return __uint_as_float(bits); }
