@@ -97,6 +97,7 @@ TrainingResult TrainOnThreads(const Program& program, const TrainingOptions& opt
     }
     return DivergedOutcome(program, options, results, std::move(losses), diverged, not_finite);
   }
+  AlignReceives(results);
   std::vector<StageWeights> placed(static_cast<size_t>(schedule.placed_stages()));
   for (size_t rank = 0; rank < plans.size(); ++rank) {
     for (size_t i = 0; i < plans[rank].stages.size(); ++i) {

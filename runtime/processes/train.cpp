@@ -14,6 +14,7 @@
 #include "runtime/checkpoint/facts.h"
 #include "runtime/cpu/cpu_compute.h"
 #include "runtime/cpu/outcome.h"
+#include "runtime/executor.h"
 #include "runtime/past_event.h"
 #include "runtime/processes/clocks.h"
 #include "runtime/processes/notes.h"
@@ -242,6 +243,7 @@ class ProcessRun {
     std::vector<double> losses = GatherLosses(program_.schedule(), runs);
     std::vector<WorkerResult> results;
     for (RankRun& run : runs) results.push_back(std::move(run.result));
+    AlignReceives(results);
     if (notes_.diverged() != Notes::kNever) {
       Diverged diverged(notes_.diverged());
       diverged.where = notes_.diverged_where();
