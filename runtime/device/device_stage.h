@@ -17,7 +17,7 @@ namespace pipelag {
 
 /// What products are of, and what activations and messages hold. Sums, gradients of weights, master
 /// weights and optimizer state are fp32 in either, squared norms and losses double.
-enum class Precision : uint8_t {
+enum class StagePrecision : uint8_t {
   kFloat32,   ///< for checks; no TF32
   kBfloat16,  ///< mixed: bf16 copies of the weights stand behind the fp32 masters
 };
@@ -27,7 +27,7 @@ struct DeviceStageOptions {
   LayerRange range;
   int microbatch_size = 8;
   Recompute recompute = Recompute::kNone;  ///< any but kAlternate
-  Precision precision = Precision::kBfloat16;
+  StagePrecision precision = StagePrecision::kBfloat16;
   OptimizerOptions optimizer;
   CorrectionOptions correction;
   StageDelay delay;

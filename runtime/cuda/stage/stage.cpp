@@ -179,7 +179,7 @@ void Stage<T>::Download(Stream stream, const void* weights, float* host) {
 
 std::unique_ptr<DeviceStage> MakeStage(const DeviceStageOptions& options,
                                        std::unique_ptr<Products> products) {
-  if (options.precision == Precision::kFloat32) {
+  if (options.precision == StagePrecision::kFloat32) {
     return std::make_unique<Stage<float>>(options, std::move(products));
   }
   return std::make_unique<Stage<Bfloat16>>(options, std::move(products));

@@ -27,7 +27,7 @@ constexpr StageDelay kDelay = {.updates = 2, .synchronous_until = 3};
 class Course {
  public:
   Course(const OptimizerOptions& options, const CorrectionOptions& correction,
-         Precision precision = Precision::kFloat32)
+         StagePrecision precision = StagePrecision::kFloat32)
       : layout_(Shape(), kRange),
         host_(MakeCorrected(options, correction, layout_, kDelay)),
         stage_(MakeStage({.shape = Shape(),
@@ -221,7 +221,7 @@ TEST(DeviceOptimizer, LeavesItsStateToTheCpu) {
 
 TEST(DeviceOptimizer, BehindMastersStandTheirCopies) {
   for (const char* name : {"adamw", "muon"}) {
-    Course course({.name = name}, {}, Precision::kBfloat16);
+    Course course({.name = name}, {}, StagePrecision::kBfloat16);
     course.Device(1);
     const std::vector<float> masters = course.actual();
     constexpr size_t kAlignment = DeviceStage::kAlignment;
@@ -240,7 +240,7 @@ TEST(DeviceOptimizer, BehindMastersStandTheirCopies) {
 // Singular values end near 1 from far more coarsely rounded steps than bf16's: what Muon's authors
 // run it in. Of one update's size, as its rounding neither grows nor shrinks over the course.
 TEST(DeviceOptimizer, MuonInBfloat16IsNearItself) {
-  Course course({.name = "muon", .weight_decay = 0.0f}, {}, Precision::kBfloat16);
+  Course course({.name = "muon", .weight_decay = 0.0f}, {}, StagePrecision::kBfloat16);
   const std::vector<float> initial = course.expected();
   course.Both(1);
   std::vector<float> actual = course.actual();

@@ -21,7 +21,7 @@ NetworkShape Shaped(size_t kind) {
   return AllKinds({.layers = 2, .hidden = 32, .heads = 4, .sequence = 19, .vocabulary = 61})[kind];
 }
 
-DeviceStageOptions OptionsFor(const NetworkShape& shape, Precision precision,
+DeviceStageOptions OptionsFor(const NetworkShape& shape, StagePrecision precision,
                               Recompute recompute = Recompute::kNone) {
   return {.shape = shape,
           .range = {},
@@ -75,12 +75,13 @@ double WorstError(const StageLayout& layout, const float* actual, const float* e
   return worst;
 }
 
-double MessageError(const std::vector<float>& expected, DeviceBuffer& actual, Precision precision) {
+double MessageError(const std::vector<float>& expected, DeviceBuffer& actual,
+                    StagePrecision precision) {
   double worst = 0;
   const double scale = Largest(expected.data(), static_cast<int64_t>(expected.size()));
   for (size_t i = 0; i < expected.size(); ++i) {
-    const float value = precision == Precision::kFloat32 ? actual.as<float>()[i]
-                                                         : ToFloat(actual.as<Bfloat16>()[i]);
+    const float value = precision == StagePrecision::kFloat32 ? actual.as<float>()[i]
+                                                              : ToFloat(actual.as<Bfloat16>()[i]);
     const double error = std::fabs(static_cast<double>(value) - static_cast<double>(expected[i]));
     if (!(error <= worst * scale)) worst = error / scale;
   }
@@ -95,7 +96,7 @@ struct Errors {
 };
 
 /// Of one micro-batch, against the CPU.
-Errors ErrorsOf(const NetworkShape& shape, int stages, Precision precision, bool fuses) {
+Errors ErrorsOf(const NetworkShape& shape, int stages, StagePrecision precision, bool fuses) {
   StageChain<float> reference = Reference(shape, stages);
   DeviceChain chain = Device(reference, OptionsFor(shape, precision), fuses);
   const auto tokens = RandomTokens(shape, kBatch, 7);
@@ -123,7 +124,7 @@ INSTANTIATE_TEST_SUITE_P(DeviceStage, DeviceKinds, testing::Range<size_t>(0, 8))
 
 TEST_P(DeviceKinds, InFloatAreTheCpus) {
   const bool fuses = GetParam() % 2 == 0;
-  const Errors errors = ErrorsOf(Shaped(GetParam()), 2, Precision::kFloat32, fuses);
+  const Errors errors = ErrorsOf(Shaped(GetParam()), 2, StagePrecision::kFloat32, fuses);
   EXPECT_LT(errors.loss, 1e-6);
   EXPECT_LT(errors.message, 1e-5);
   EXPECT_LT(errors.message_gradient, 1e-5);
@@ -133,7 +134,7 @@ TEST_P(DeviceKinds, InFloatAreTheCpus) {
 TEST(DeviceStage, OfThreeIsTheCpus) {
   NetworkShape shape = Shaped(0);
   shape.layers = 3;
-  const Errors errors = ErrorsOf(shape, 3, Precision::kFloat32, false);
+  const Errors errors = ErrorsOf(shape, 3, StagePrecision::kFloat32, false);
   EXPECT_LT(errors.loss, 1e-6);
   EXPECT_LT(errors.gradient, 1e-5);
 }
@@ -143,7 +144,7 @@ TEST(DeviceStage, OfThreeIsTheCpus) {
 // value; the worst of a tensor's is held against its largest.
 TEST(DeviceStage, InBfloat16IsNearTheCpus) {
   for (const size_t kind : {size_t{0}, size_t{7}}) {
-    const Errors errors = ErrorsOf(Shaped(kind), 2, Precision::kBfloat16, kind == 0);
+    const Errors errors = ErrorsOf(Shaped(kind), 2, StagePrecision::kBfloat16, kind == 0);
     EXPECT_LT(errors.loss, 2e-3) << kind;
     EXPECT_LT(errors.message, 0.02) << kind;
     EXPECT_LT(errors.message_gradient, 0.04) << kind;
@@ -171,20 +172,22 @@ std::vector<DeviceBuffer> Gradients(const StageChain<float>& reference,
 struct Setting {
   size_t kind;
   int stages;
-  Precision precision;
+  StagePrecision precision;
   bool fuses;
 };
 class DeviceSettings : public testing::TestWithParam<Setting> {};
 INSTANTIATE_TEST_SUITE_P(DeviceStage, DeviceSettings,
-                         testing::Values(Setting{0, 2, Precision::kFloat32, true},
-                                         Setting{7, 1, Precision::kFloat32, true},
-                                         Setting{0, 1, Precision::kBfloat16, false},
-                                         Setting{7, 1, Precision::kBfloat16, true}));
+                         testing::Values(Setting{0, 2, StagePrecision::kFloat32, true},
+                                         Setting{7, 1, StagePrecision::kFloat32, true},
+                                         Setting{0, 1, StagePrecision::kBfloat16, false},
+                                         Setting{7, 1, StagePrecision::kBfloat16, true}));
 
 TEST_P(DeviceSettings, HalvesAndWhatIsComputedAgainChangeNoBit) {
   const auto& [kind, stages, precision, fuses] = GetParam();
   NetworkShape shape = Shaped(kind);
   shape.layers = stages;
+  shape.heads = 2;
+  if (shape.key_value_heads > 0) shape.key_value_heads = 1;
   const StageChain<float> reference = Reference(shape, stages);
   const auto gradients = [&, precision = precision, fuses = fuses](Recompute recompute, Pass pass) {
     return Gradients(reference, OptionsFor(shape, precision, recompute), fuses, pass);
@@ -203,7 +206,8 @@ TEST(DeviceStage, WhatFusedProductsComputeAgainChangesNoBit) {
   shape.layers = 1;
   const StageChain<float> reference = Reference(shape, 1);
   const auto gradients = [&](Recompute recompute, Pass pass) {
-    return Gradients(reference, OptionsFor(shape, Precision::kBfloat16, recompute), true, pass);
+    return Gradients(reference, OptionsFor(shape, StagePrecision::kBfloat16, recompute), true,
+                     pass);
   };
   const auto whole = gradients(Recompute::kNone, Pass::kWhole);
   EXPECT_TRUE(gradients(Recompute::kFull, Pass::kWhole) == whole);
@@ -215,7 +219,7 @@ TEST(DeviceStage, GradientsOfMicrobatchesAddUp) {
   NetworkShape shape = Shaped(0);
   shape.layers = 1;
   const StageChain<float> reference = Reference(shape, 1);
-  DeviceChain chain = Device(reference, OptionsFor(shape, Precision::kFloat32), true);
+  DeviceChain chain = Device(reference, OptionsFor(shape, StagePrecision::kFloat32), true);
   std::vector<std::vector<float>> sums;
   for (const std::vector<uint64_t>& seeds : {std::vector<uint64_t>{7, 8}, {7}, {8}}) {
     chain.gradients[0].Zero();
@@ -233,10 +237,11 @@ TEST(DeviceStage, GradientsOfMicrobatchesAddUp) {
 
 TEST(DeviceStage, RecomputationKeepsLess) {
   for (const size_t kind : {size_t{0}, size_t{7}}) {
-    DeviceChain none(OptionsFor(Shaped(kind), Precision::kBfloat16), 2, true);
-    DeviceChain selective(OptionsFor(Shaped(kind), Precision::kBfloat16, Recompute::kSelective), 2,
-                          true);
-    DeviceChain full(OptionsFor(Shaped(kind), Precision::kBfloat16, Recompute::kFull), 2, true);
+    DeviceChain none(OptionsFor(Shaped(kind), StagePrecision::kBfloat16), 2, true);
+    DeviceChain selective(
+        OptionsFor(Shaped(kind), StagePrecision::kBfloat16, Recompute::kSelective), 2, true);
+    DeviceChain full(OptionsFor(Shaped(kind), StagePrecision::kBfloat16, Recompute::kFull), 2,
+                     true);
     const size_t message = none.networks[0]->message_bytes();
     EXPECT_EQ(full.networks[0]->activation_bytes(), message);
     EXPECT_EQ(full.networks[1]->activation_bytes(), 2 * message);
@@ -251,7 +256,8 @@ TEST(DeviceStage, GapsOfGradientsStayZero) {
   NetworkShape shape = Shaped(6);
   shape.layers = 1;
   const StageChain<float> reference = Reference(shape, 1);
-  auto gradients = Gradients(reference, OptionsFor(shape, Precision::kFloat32), true, Pass::kWhole);
+  auto gradients =
+      Gradients(reference, OptionsFor(shape, StagePrecision::kFloat32), true, Pass::kWhole);
   const StageLayout& layout = reference.networks[0].layout();
   std::vector<float> values(gradients[0].as<float>(), gradients[0].as<float>() + layout.size());
   for (const StageTensor& tensor : layout.tensors()) {
@@ -265,7 +271,7 @@ TEST(DeviceStage, RefusesWhatItsKernelsCannotDo) {
   NetworkShape shape = Shaped(0);
   shape.hidden = 272;
   shape.heads = 1;
-  DeviceStageOptions options = OptionsFor(shape, Precision::kBfloat16);
+  DeviceStageOptions options = OptionsFor(shape, StagePrecision::kBfloat16);
   options.range = {0, 2};
   try {
     MakeStage(options, MakePlainProducts(true));

@@ -12,8 +12,8 @@ namespace pipelag::cuda {
 namespace {
 
 constexpr int kStages = 2;
-constexpr int kBatch = 1;
-constexpr int kMicrobatches = 2;
+constexpr int kBatch = 2;
+constexpr int kMicrobatches = 1;
 constexpr int kSteps = 20;
 constexpr double kMostNorm = 0.5;
 
@@ -77,8 +77,8 @@ Trained OnCpu(const NetworkShape& shape, const OptimizerOptions& options) {
   return trained;
 }
 
-Trained OnDevice(const NetworkShape& shape, const OptimizerOptions& options, Precision precision,
-                 int steps = kSteps) {
+Trained OnDevice(const NetworkShape& shape, const OptimizerOptions& options,
+                 StagePrecision precision, int steps = kSteps) {
   DeviceChain chain({.shape = shape,
                      .range = {},
                      .microbatch_size = kBatch,
@@ -122,7 +122,7 @@ Trained OnDevice(const NetworkShape& shape, const OptimizerOptions& options, Pre
 
 void ExpectTheCpus(const NetworkShape& shape, const OptimizerOptions& options) {
   const Trained expected = OnCpu(shape, options);
-  const Trained actual = OnDevice(shape, options, Precision::kFloat32);
+  const Trained actual = OnDevice(shape, options, StagePrecision::kFloat32);
   ASSERT_LT(expected.losses.back(), expected.losses.front() - 0.5);
   EXPECT_TRUE(std::any_of(expected.norms.begin(), expected.norms.end(),
                           [](double norm) { return norm > kMostNorm; }));
@@ -145,9 +145,9 @@ TEST(DeviceTraining, InBfloat16LearnsAsMuchAndTwiceTheSame) {
   NetworkShape shape = TrainedShape(0);
   shape.heads = 1;
   const Trained expected = OnCpu(shape, options);
-  const Trained actual = OnDevice(shape, options, Precision::kBfloat16, 10);
+  const Trained actual = OnDevice(shape, options, StagePrecision::kBfloat16, 10);
   EXPECT_NEAR(actual.losses.back(), expected.losses[9], 0.03 * expected.losses[9]);
-  const Trained again = OnDevice(shape, options, Precision::kBfloat16, 2);
+  const Trained again = OnDevice(shape, options, StagePrecision::kBfloat16, 2);
   for (size_t i = 0; i < again.losses.size(); ++i) {
     EXPECT_EQ(again.losses[i], actual.losses[i]);
     EXPECT_EQ(again.norms[i], actual.norms[i]);
