@@ -23,10 +23,9 @@ bool FitsTensorCores(const AttentionShape& shape) {
 template <class Cut, class... Parameters, class... Arguments>
 void LaunchTiles(Stream stream, const AttentionShape& shape, int64_t heads, int own_tiles,
                  int streamed_tiles, void (*kernel)(Parameters...), const Arguments&... arguments) {
-  const size_t elements =
-      static_cast<size_t>(own_tiles * Cut::kOwn * Cut::kSize + streamed_tiles * Cut::kStreamTile);
+  const int bytes = own_tiles * Cut::kOwnBytes + streamed_tiles * Cut::kStreamBytes;
   Launch(stream, {shape.batch * heads, Blocks(shape.sequence, Cut::kOwn)}, kTileThreads,
-         elements * sizeof(Bfloat16), kernel, shape, arguments...);
+         static_cast<size_t>(bytes), kernel, shape, arguments...);
 }
 
 template <class Cut>

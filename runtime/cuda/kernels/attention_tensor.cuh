@@ -30,7 +30,8 @@ struct TileCut {
   static constexpr int kRowTiles = kWarpRowTiles;
   static constexpr int kOwn = kTileWarps * kRowTiles * 16;
   static constexpr int kStream = kStreamRows;
-  static constexpr int kStreamTile = kStream * kSize;  ///< elements
+  static constexpr int kOwnBytes = kOwn * kRowBytes<kSize>;
+  static constexpr int kStreamBytes = kStream * kRowBytes<kSize>;
 };
 
 /// Rows from `first` on of the columns `column` of one head, at most to the end of its sequence.
@@ -58,14 +59,15 @@ __device__ __forceinline__ void SoftmaxStep(float power_scale, float (&scores)[k
         most = fmaxf(most, fmaxf(scores[r][n][2 * half], scores[r][n][2 * half + 1]));
       }
       most = WarpMax<4>(most);
-      const float shrink = FastExp2((largest[r][half] - most) * power_scale);
+      const float shift = most * power_scale;
+      const float shrink = FastExp2(largest[r][half] * power_scale - shift);
       largest[r][half] = most;
       float added = 0;
       PIPELAG_UNROLL
       for (int n = 0; n < kCols; ++n) {
         PIPELAG_UNROLL
         for (int c = 2 * half; c < 2 * half + 2; ++c) {
-          scores[r][n][c] = FastExp2((scores[r][n][c] - most) * power_scale);
+          scores[r][n][c] = FastExp2(scores[r][n][c] * power_scale - shift);
           added += scores[r][n][c];
         }
       }
@@ -104,9 +106,9 @@ __global__ void __launch_bounds__(kTileThreads)
   constexpr int kSize = Cut::kSize;
   constexpr int kRowTiles = Cut::kRowTiles;
   constexpr int kStream = Cut::kStream;
-  auto* queries = static_cast<Bfloat16*>(DynamicShared());
-  Bfloat16* keys = queries + Cut::kOwn * kSize;
-  Bfloat16* values = keys + 2 * Cut::kStreamTile;
+  const SharedAddress queries = DynamicSharedAddress();
+  const SharedAddress keys = queries + Cut::kOwnBytes;
+  const SharedAddress values = keys + 2 * Cut::kStreamBytes;
   const int warp_row = static_cast<int>(threadIdx.x) / kWarp * kRowTiles * 16;
   const int64_t head = blockIdx.x % static_cast<unsigned>(shape.heads);
   const HeadPlace at = PlaceOfHead(shape, blockIdx.x / static_cast<unsigned>(shape.heads), head);
@@ -115,7 +117,7 @@ __global__ void __launch_bounds__(kTileThreads)
   const auto tiles = static_cast<int>(Blocks(end, kStream));
   const auto start = [&](int tile) {
     const int64_t from = static_cast<int64_t>(tile) * kStream;
-    const int place = tile % 2 * Cut::kStreamTile;
+    const auto place = static_cast<SharedAddress>(tile % 2 * Cut::kStreamBytes);
     StartTile<kStream, kSize, kTileThreads>(RowsOf(shape, qkv, shape.stride(), at, at.key, from),
                                             keys + place);
     StartTile<kStream, kSize, kTileThreads>(RowsOf(shape, qkv, shape.stride(), at, at.value, from),
@@ -138,7 +140,7 @@ __global__ void __launch_bounds__(kTileThreads)
     if (tile + 1 < tiles) start(tile + 1);
     const int64_t from = static_cast<int64_t>(tile) * kStream;
     if (from > first + warp_row + kRowTiles * 16 - 1) continue;
-    const int place = tile % 2 * Cut::kStreamTile;
+    const auto place = static_cast<SharedAddress>(tile % 2 * Cut::kStreamBytes);
     float scores[kRowTiles][kStream / 8][4] = {};
     AddProductTransposed<kRowTiles, kStream, kSize>(scores, queries, warp_row, keys + place);
     if (from + kStream - 1 > first + warp_row) {

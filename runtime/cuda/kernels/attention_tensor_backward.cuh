@@ -20,10 +20,10 @@ __global__ void __launch_bounds__(kTileThreads)
   constexpr int kStream = Cut::kStream;
   static_assert(2 * kStream <= kTileThreads);
   __shared__ float statistics[2][2][kStream];
-  auto* keys = static_cast<Bfloat16*>(DynamicShared());
-  Bfloat16* values = keys + Cut::kOwn * kSize;
-  Bfloat16* queries = values + Cut::kOwn * kSize;
-  Bfloat16* gradients = queries + 2 * Cut::kStreamTile;
+  const SharedAddress keys = DynamicSharedAddress();
+  const SharedAddress values = keys + Cut::kOwnBytes;
+  const SharedAddress queries = values + Cut::kOwnBytes;
+  const SharedAddress gradients = queries + 2 * Cut::kStreamBytes;
   const int thread = static_cast<int>(threadIdx.x);
   const int warp_row = thread / kWarp * kRowTiles * 16;
   const auto kv_heads = static_cast<unsigned>(shape.kv_heads);
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kTileThreads)
   const auto start = [&](int step) {
     const HeadPlace at = PlaceOfHead(shape, sequence, first_head + step / tiles);
     const int64_t from = (first_tile + step % tiles) * kStream;
-    const int place = step % 2 * Cut::kStreamTile;
+    const auto place = static_cast<SharedAddress>(step % 2 * Cut::kStreamBytes);
     StartTile<kStream, kSize, kTileThreads>(RowsOf(shape, qkv, shape.stride(), at, at.query, from),
                                             queries + place);
     StartTile<kStream, kSize, kTileThreads>(
@@ -66,13 +66,17 @@ __global__ void __launch_bounds__(kTileThreads)
     if (step + 1 < group * tiles) start(step + 1);
     const int64_t from = (first_tile + step % tiles) * kStream;
     if (from + kStream - 1 < first + warp_row) continue;
-    const int place = step % 2 * Cut::kStreamTile;
+    const auto place = static_cast<SharedAddress>(step % 2 * Cut::kStreamBytes);
     float scores[kRowTiles][kStream / 8][4] = {};
     AddProductTransposed<kRowTiles, kStream, kSize>(scores, keys, warp_row, queries + place);
     const auto ahead = static_cast<int>(first + warp_row - from);
-    ForOwnScores<kRowTiles, kStream / 8>([&](int r, int n, int c, int row, int col) {
-      const float power = scores[r][n][c] * (scale * kLog2E) - statistics[step % 2][0][col];
-      scores[r][n][c] = col < row + ahead ? 0 : FastExp2(power);
+    if (ahead + kRowTiles * 16 > 1) {
+      ForOwnScores<kRowTiles, kStream / 8>([&](int r, int n, int c, int row, int col) {
+        if (col < row + ahead) scores[r][n][c] = -INFINITY;
+      });
+    }
+    ForOwnScores<kRowTiles, kStream / 8>([&](int r, int n, int c, int /*row*/, int col) {
+      scores[r][n][c] = FastExp2(scores[r][n][c] * (scale * kLog2E) - statistics[step % 2][0][col]);
     });
     AddProduct<kRowTiles, kStream, kSize>(value_gradient, scores, gradients + place);
     float slopes[kRowTiles][kStream / 8][4] = {};
@@ -107,10 +111,10 @@ __global__ void __launch_bounds__(kTileThreads)
   constexpr int kSize = Cut::kSize;
   constexpr int kRowTiles = Cut::kRowTiles;
   constexpr int kStream = Cut::kStream;
-  auto* queries = static_cast<Bfloat16*>(DynamicShared());
-  Bfloat16* gradients = queries + Cut::kOwn * kSize;
-  Bfloat16* keys = gradients + Cut::kOwn * kSize;
-  Bfloat16* values = keys + 2 * Cut::kStreamTile;
+  const SharedAddress queries = DynamicSharedAddress();
+  const SharedAddress gradients = queries + Cut::kOwnBytes;
+  const SharedAddress keys = gradients + Cut::kOwnBytes;
+  const SharedAddress values = keys + 2 * Cut::kStreamBytes;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp_row = static_cast<int>(threadIdx.x) / kWarp * kRowTiles * 16;
   const auto heads = static_cast<unsigned>(shape.heads);
@@ -120,7 +124,7 @@ __global__ void __launch_bounds__(kTileThreads)
   const auto tiles = static_cast<int>(Blocks(end, kStream));
   const auto start = [&](int tile) {
     const int64_t from = static_cast<int64_t>(tile) * kStream;
-    const int place = tile % 2 * Cut::kStreamTile;
+    const auto place = static_cast<SharedAddress>(tile % 2 * Cut::kStreamBytes);
     StartTile<kStream, kSize, kTileThreads>(RowsOf(shape, qkv, shape.stride(), at, at.key, from),
                                             keys + place);
     StartTile<kStream, kSize, kTileThreads>(RowsOf(shape, qkv, shape.stride(), at, at.value, from),
@@ -154,15 +158,19 @@ __global__ void __launch_bounds__(kTileThreads)
     if (tile + 1 < tiles) start(tile + 1);
     const int64_t from = static_cast<int64_t>(tile) * kStream;
     if (from > first + warp_row + kRowTiles * 16 - 1) continue;
-    const int place = tile % 2 * Cut::kStreamTile;
+    const auto place = static_cast<SharedAddress>(tile % 2 * Cut::kStreamBytes);
     float scores[kRowTiles][kStream / 8][4] = {};
     AddProductTransposed<kRowTiles, kStream, kSize>(scores, queries, warp_row, keys + place);
     float slopes[kRowTiles][kStream / 8][4] = {};
     AddProductTransposed<kRowTiles, kStream, kSize>(slopes, gradients, warp_row, values + place);
-    const auto ahead = static_cast<int>(first + warp_row - from);
-    ForOwnScores<kRowTiles, kStream / 8>([&](int r, int n, int c, int row, int col) {
-      const float power = scores[r][n][c] * (scale * kLog2E) - log_sum[r][c / 2];
-      const float probability = col > row + ahead ? 0 : FastExp2(power);
+    if (from + kStream - 1 > first + warp_row) {
+      const auto ahead = static_cast<int>(first + warp_row - from);
+      ForOwnScores<kRowTiles, kStream / 8>([&](int r, int n, int c, int row, int col) {
+        if (col > row + ahead) scores[r][n][c] = -INFINITY;
+      });
+    }
+    ForOwnScores<kRowTiles, kStream / 8>([&](int r, int n, int c, int /*row*/, int /*col*/) {
+      const float probability = FastExp2(scores[r][n][c] * (scale * kLog2E) - log_sum[r][c / 2]);
       slopes[r][n][c] = probability * (slopes[r][n][c] - dot[r][c / 2]);
     });
     AddProduct<kRowTiles, kStream, kSize>(query_gradient, slopes, keys + place);

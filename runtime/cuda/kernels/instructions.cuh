@@ -19,22 +19,35 @@ struct Words {
   uint32_t word[4];
 };
 
-/// `from` and `to` are aligned to 16 bytes.
+/// `from` and `to` are aligned to 16 bytes; `to` is not in shared memory.
 __device__ __forceinline__ Words LoadWords(const void* from) {
   const uint4 v = *static_cast<const uint4*>(from);
   return {{v.x, v.y, v.z, v.w}};
 }
 __device__ __forceinline__ void StoreWords(const Words& words, void* to) {
-  *static_cast<uint4*>(to) = make_uint4(words.word[0], words.word[1], words.word[2], words.word[3]);
+  // The compiler takes an assignment apart into four stores in places.
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
+               :
+               : "l"(__cvta_generic_to_global(to)), "r"(words.word[0]), "r"(words.word[1]),
+                 "r"(words.word[2]), "r"(words.word[3])
+               : "memory");
 }
 
 __device__ __forceinline__ float AsFloat(uint32_t bits) { return __uint_as_float(bits); }
 __device__ __forceinline__ uint32_t AsBits(float value) { return __float_as_uint(value); }
 
-/// The block's shared memory whose size the launch gave, aligned to 128 bytes.
+/// The block's shared memory whose size the launch gave, aligned to 1024 bytes.
 __device__ __forceinline__ void* DynamicShared() {
-  extern __shared__ __align__(128) unsigned char pipelag_dynamic_shared[];
+  extern __shared__ __align__(1024) unsigned char pipelag_dynamic_shared[];
   return pipelag_dynamic_shared;
+}
+
+/// A place in shared memory, in bytes: half of a pointer's registers, and less arithmetic.
+using SharedAddress = uint32_t;
+
+/// Of DynamicShared().
+__device__ __forceinline__ SharedAddress DynamicSharedAddress() {
+  return static_cast<SharedAddress>(__cvta_generic_to_shared(DynamicShared()));
 }
 
 constexpr unsigned kWholeWarp = 0xffffffffu;
@@ -66,9 +79,17 @@ __device__ __forceinline__ uint32_t PackBfloat16(float low, float high) {
   return both;
 }
 
-/// `both` to two neighbouring places, aligned to 4 bytes.
-__device__ __forceinline__ void StorePair(uint32_t both, Bfloat16* to) {
-  *reinterpret_cast<uint32_t*>(to) = both;
+/// Four bytes to shared memory, and sixteen from there; both aligned.
+__device__ __forceinline__ void StoreShared(uint32_t word, SharedAddress to) {
+  asm volatile("st.shared.u32 [%0], %1;" : : "r"(to), "r"(word) : "memory");
+}
+__device__ __forceinline__ Words LoadShared(SharedAddress from) {
+  Words words;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words.word[0]), "=r"(words.word[1]), "=r"(words.word[2]), "=r"(words.word[3])
+               : "r"(from)
+               : "memory");
+  return words;
 }
 
 /// d += a · b for a 16×16, b 16×8 in bf16, d 16×8 in float, spread over the warp (PTX ISA,
@@ -86,32 +107,27 @@ __device__ __forceinline__ void MultiplyAdd(float (&d)[4], const uint32_t (&a)[4
 
 /// Four 8×8 matrices of bf16 from shared memory. Lane l gives the address of row l mod 8 of matrix
 /// l / 8 (16 bytes, aligned); to[m] becomes columns 2i, 2i+1 of row g of matrix m.
-__device__ __forceinline__ void LoadMatrices(uint32_t (&to)[4], const Bfloat16* row) {
-  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+__device__ __forceinline__ void LoadMatrices(uint32_t (&to)[4], SharedAddress row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(address)
-               : "memory");
+               : "r"(row));
 }
 
 /// The same of the transposed matrices: to[m] becomes rows 2i, 2i+1 of column g.
-__device__ __forceinline__ void LoadMatricesTransposed(uint32_t (&to)[4], const Bfloat16* row) {
-  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+__device__ __forceinline__ void LoadMatricesTransposed(uint32_t (&to)[4], SharedAddress row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(address)
-               : "memory");
+               : "r"(row));
 }
 
 /// Starts to copy 16 bytes, both sides aligned to them, from global to shared memory; writes zeros
 /// and reads nothing if not `valid`. There only after WaitForCopies (for this thread) and a barrier
 /// (for others).
-__device__ __forceinline__ void CopyAsync(Bfloat16* to, const Bfloat16* from, bool valid) {
-  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+__device__ __forceinline__ void CopyAsync(SharedAddress to, const Bfloat16* from, bool valid) {
   const int bytes = valid ? 16 : 0;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                :
-               : "r"(address), "l"(from), "r"(bytes)
+               : "r"(to), "l"(from), "r"(bytes)
                : "memory");
 }
 

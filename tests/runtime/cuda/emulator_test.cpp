@@ -59,7 +59,8 @@ TEST(Emulator, RefusesThreadsThatWaitForEver) {
 template <bool kWait>
 __global__ void CopyKernel(const Bfloat16* from, float* out) {
   auto* shared = static_cast<Bfloat16*>(DynamicShared());
-  CopyAsync(shared + 8 * threadIdx.x, from + 8 * threadIdx.x, threadIdx.x % 2 == 0);
+  CopyAsync(DynamicSharedAddress() + 16 * threadIdx.x, from + 8 * threadIdx.x,
+            threadIdx.x % 2 == 0);
   if constexpr (kWait) WaitForCopies();
   out[threadIdx.x] = ToFloat(shared[8 * threadIdx.x + 5]);
   WaitForCopies();
@@ -97,11 +98,14 @@ __global__ void ProductKernel(const Bfloat16* a, const Bfloat16* b, bool transpo
   __syncwarp();
   uint32_t left[4];
   uint32_t right[4];
-  LoadMatrices(left, shared + lane % 16 * 16 + lane / 16 * 8);
+  const auto at = [](int place) {
+    return DynamicSharedAddress() + static_cast<SharedAddress>(place) * 2;
+  };
+  LoadMatrices(left, at(lane % 16 * 16 + lane / 16 * 8));
   if (transposed) {
-    LoadMatrices(right, shared + 256 + (lane / 16 * 8 + lane % 8) * 16 + lane / 8 % 2 * 8);
+    LoadMatrices(right, at(256 + (lane / 16 * 8 + lane % 8) * 16 + lane / 8 % 2 * 8));
   } else {
-    LoadMatricesTransposed(right, shared + 256 + lane % 16 * 16 + lane / 16 * 8);
+    LoadMatricesTransposed(right, at(256 + lane % 16 * 16 + lane / 16 * 8));
   }
   float d[2][4] = {};
   MultiplyAdd(d[0], left, right[0], right[1]);

@@ -7,6 +7,9 @@
 #include "tests/runtime/cuda/kernel_case.h"
 
 namespace pipelag::cuda {
+
+void PrintTo(const NamedCase& of, std::ostream* to) { *to << of.name; }
+
 namespace {
 
 class Kernels : public testing::TestWithParam<NamedCase> {};

@@ -14,6 +14,6 @@ constexpr double kTolerance = sizeof(T) == sizeof(float) ? kExact : 1.0 / 256;
 
 /// Behind products of numbers that were themselves rounded to T on the way.
 template <class T>
-constexpr double kProductTolerance = sizeof(T) == sizeof(float) ? kExact : 4.0 / 256;
+constexpr double kProductTolerance = sizeof(T) == sizeof(float) ? kExact : 2.0 / 256;
 
 }  // namespace pipelag::cuda

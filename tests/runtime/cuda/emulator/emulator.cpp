@@ -43,7 +43,7 @@ struct Warp {
 };
 
 struct AlignedDelete {
-  void operator()(std::byte* memory) const { operator delete[](memory, std::align_val_t{128}); }
+  void operator()(std::byte* memory) const { operator delete[](memory, std::align_val_t{1024}); }
 };
 
 /// The block that this thread runs.
@@ -150,6 +150,7 @@ Index ThreadIndex() { return block.running->index; }
 Index BlockIndex() { return block.index; }
 Index GridSize() { return block.grid; }
 void* SharedMemory() { return block.shared.get(); }
+size_t SharedBytes() { return block.shared_bytes; }
 
 void Run(void* /*stream*/, Extent grid, int threads, size_t shared_bytes,
          const std::function<void()>& thread) {
@@ -159,7 +160,7 @@ void Run(void* /*stream*/, Extent grid, int threads, size_t shared_bytes,
   block.body = &thread;
   block.count = static_cast<size_t>(threads);
   block.shared_bytes = shared_bytes;
-  block.shared.reset(new (std::align_val_t{128}) std::byte[shared_bytes]);
+  block.shared.reset(new (std::align_val_t{1024}) std::byte[shared_bytes]);
   while (block.threads.size() < block.count) block.threads.push_back(std::make_unique<Thread>());
   const auto blocks = static_cast<size_t>(grid.x * grid.y * grid.z);
   struct Leave {

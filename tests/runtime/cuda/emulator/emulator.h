@@ -74,6 +74,7 @@ void Exchange(const void* input, size_t input_bytes, void* output, size_t output
 
 void WaitForBlock();
 void* SharedMemory();
+size_t SharedBytes();
 void StartCopy(void* to, const void* from, size_t bytes, bool valid);
 void FinishCopies();
 

@@ -37,6 +37,18 @@ inline uint32_t AsBits(float value) { return std::bit_cast<uint32_t>(value); }
 
 inline void* DynamicShared() { return emulator::SharedMemory(); }
 
+using SharedAddress = uint32_t;
+
+/// Not zero, as on the device; AtShared checks that all that is meant lies in the block's memory.
+inline SharedAddress DynamicSharedAddress() { return 1024; }
+
+inline std::byte* AtShared(SharedAddress address, size_t bytes) {
+  CHECK(address % bytes == 0 && address >= DynamicSharedAddress());
+  const size_t offset = address - DynamicSharedAddress();
+  CHECK(offset + bytes <= emulator::SharedBytes());
+  return static_cast<std::byte*>(DynamicShared()) + offset;
+}
+
 // NOLINTBEGIN(bugprone-reserved-identifier): the language's own.
 inline void __syncthreads() { emulator::WaitForBlock(); }
 inline void __syncwarp() { emulator::Exchange(nullptr, 0, nullptr, 0, nullptr); }
@@ -92,9 +104,14 @@ inline uint32_t PackBfloat16(float low, float high) {
                                                            << 16;
 }
 
-inline void StorePair(uint32_t both, Bfloat16* to) {
-  CheckAligned(to, 4);
-  std::memcpy(to, &both, sizeof both);
+inline void StoreShared(uint32_t word, SharedAddress to) {
+  std::memcpy(AtShared(to, sizeof word), &word, sizeof word);
+}
+
+inline Words LoadShared(SharedAddress from) {
+  Words words;
+  std::memcpy(&words, AtShared(from, sizeof words), sizeof words);
+  return words;
 }
 
 /// Of the two numbers in a register.
@@ -148,12 +165,16 @@ inline void MultiplyAdd(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint
 }
 
 template <bool kTransposed>
-void LoadMatricesAs(uint32_t (&to)[4], const Bfloat16* row) {
-  CheckAligned(row, 16);
+void LoadMatricesAs(uint32_t (&to)[4], SharedAddress address) {
+  const std::byte* row = AtShared(address, 16);
   emulator::Exchange(
       &row, sizeof row, to, sizeof to, [](const std::byte* inputs, std::byte* outputs) {
-        const Bfloat16* rows[32];
-        std::memcpy(rows, inputs, sizeof rows);
+        Bfloat16 rows[32][8];
+        for (size_t lane = 0; lane < 32; ++lane) {
+          const std::byte* from;
+          std::memcpy(&from, inputs + lane * sizeof from, sizeof from);
+          std::memcpy(rows[lane], from, sizeof rows[lane]);
+        }
         for (size_t lane = 0; lane < 32; ++lane) {
           uint32_t result[4];
           for (size_t m = 0; m < 4; ++m) {
@@ -168,15 +189,14 @@ void LoadMatricesAs(uint32_t (&to)[4], const Bfloat16* row) {
       });
 }
 
-inline void LoadMatrices(uint32_t (&to)[4], const Bfloat16* row) { LoadMatricesAs<false>(to, row); }
-inline void LoadMatricesTransposed(uint32_t (&to)[4], const Bfloat16* row) {
+inline void LoadMatrices(uint32_t (&to)[4], SharedAddress row) { LoadMatricesAs<false>(to, row); }
+inline void LoadMatricesTransposed(uint32_t (&to)[4], SharedAddress row) {
   LoadMatricesAs<true>(to, row);
 }
 
-inline void CopyAsync(Bfloat16* to, const Bfloat16* from, bool valid) {
-  CheckAligned(to, 16);
+inline void CopyAsync(SharedAddress to, const Bfloat16* from, bool valid) {
   CheckAligned(from, 16);
-  emulator::StartCopy(to, from, 16, valid);
+  emulator::StartCopy(AtShared(to, 16), from, 16, valid);
 }
 
 inline void WaitForCopies() { emulator::FinishCopies(); }
