@@ -17,19 +17,19 @@ endif()
 
 file(GLOB_RECURSE kernel_sources CONFIGURE_DEPENDS runtime/cuda/*.cu)
 file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS runtime/cuda/*.cpp)
-add_library(pipelag_cuda_kernels OBJECT ${kernel_sources})
+add_library(pipelag_kernels OBJECT ${kernel_sources})
 add_library(pipelag_cuda MODULE ${cuda_sources} models/error.cpp models/network.cpp models/random.cpp
   runtime/correction/correction.cpp runtime/correction/pipemare.cpp
   runtime/correction/rate_damping.cpp runtime/correction/weight_prediction.cpp
   runtime/device/optimizers.cpp runtime/network/layout.cpp runtime/network/stage_tensors.cpp
   runtime/optimizer/optimizer.cpp)
-set_target_properties(pipelag_cuda_kernels pipelag_cuda PROPERTIES CUDA_RUNTIME_LIBRARY Shared
+set_target_properties(pipelag_kernels pipelag_cuda PROPERTIES CUDA_RUNTIME_LIBRARY Shared
   POSITION_INDEPENDENT_CODE ON)
 # Warnings of the host's compiler are errors too, but for those that nvcc's own code gives rise to.
-target_compile_options(pipelag_cuda_kernels PRIVATE
+target_compile_options(pipelag_kernels PRIVATE
   "$<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings;-Xcompiler=-Wall,-Wextra,-Werror>")
-target_link_libraries(pipelag_cuda_kernels PRIVATE pipelag_flags)
-target_link_libraries(pipelag_cuda PRIVATE pipelag_cuda_kernels pipelag_flags
+target_link_libraries(pipelag_kernels PRIVATE pipelag_flags)
+target_link_libraries(pipelag_cuda PRIVATE pipelag_kernels pipelag_flags
   fmt::fmt-header-only CUDA::cudart CUDA::cublas CUDA::cublasLt)
 # Whatever is missing shows when it is linked, not when it is loaded.
 target_link_options(pipelag_cuda PRIVATE -Wl,--no-undefined)

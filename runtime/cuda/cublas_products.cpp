@@ -237,11 +237,6 @@ class CublasProducts : public Products {
 
 template <class In, class Out>
 bool CublasProducts::Do(Stream stream, const Product<In, Out>& product) {
-  // fp32 is for checks: GELU is the kernels' own, not the library's approximation.
-  const bool gelu = product.epilogue == Epilogue::kGelu ||
-                    product.epilogue == Epilogue::kBiasGelu ||
-                    product.epilogue == Epilogue::kGeluGradient;
-  if (std::is_same_v<In, float> && gelu) return false;
   const PlanKey key = KeyOf(product);
   auto at = plans_.find(key);
   if (at == plans_.end()) {

@@ -1,6 +1,7 @@
 #include "runtime/cuda/stage/linear.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "models/error.h"
 #include "runtime/cuda/kernels/buffers.h"
@@ -8,6 +9,10 @@
 
 namespace pipelag::cuda {
 namespace {
+
+/// Float is for checks: there GELU is the kernels' own, not a library's approximation.
+template <class T>
+constexpr bool kMayFuseGelu = std::is_same_v<T, Bfloat16>;
 
 template <class T>
 Product<T, T> ForwardProduct(const LinearSize& size, const T* x, const T* w, T* y) {
@@ -86,7 +91,7 @@ void LinearForwardGelu(const LinearTools& tools, const LinearSize& size, bool fu
   product.bias = w.bias_copy;
   product.aux = hidden;
   product.epilogue = w.bias != nullptr ? Epilogue::kBiasGelu : Epilogue::kGelu;
-  if (fuse && tools.products.Multiply(tools.stream, product)) return;
+  if (kMayFuseGelu<T> && fuse && tools.products.Multiply(tools.stream, product)) return;
   MultiplyPlain(tools, ForwardProduct(size, x, w.weight, hidden));
   BiasGeluForward(tools.stream, size.rows, size.outputs, w.bias, hidden, y);
 }
@@ -107,7 +112,7 @@ void LinearBackwardGelu(const LinearTools& tools, const LinearSize& size, const 
   Product<T, T> product = InputProduct(size, y_gradient, w, hidden_gradient);
   product.epilogue = Epilogue::kGeluGradient;
   product.aux = const_cast<T*>(hidden);
-  if (tools.products.Multiply(tools.stream, product)) return;
+  if (kMayFuseGelu<T> && tools.products.Multiply(tools.stream, product)) return;
   MultiplyPlain(tools, product);
   GeluBackward(tools.stream, size.rows, size.inputs, hidden, hidden_gradient);
 }

@@ -42,8 +42,8 @@ template <class T>
 void LinearForwardAdd(const LinearTools& tools, const LinearSize& size, const T* x,
                       const LinearWeights<T>& w, const T* residual, T* y);
 
-/// y = gelu(hidden), hidden = x · wᵀ + bias; stride is `outputs`. Not `fuse`: y is GELU of `hidden`
-/// as rounded to T, to the last bit what BiasGeluForward makes of it.
+/// y = gelu(hidden), hidden = x · wᵀ + bias; stride is `outputs`. In float, or not `fuse`: y is to
+/// the last bit what BiasGeluForward makes of `hidden` as rounded to T.
 template <class T>
 void LinearForwardGelu(const LinearTools& tools, const LinearSize& size, bool fuse, const T* x,
                        const LinearWeights<T>& w, T* hidden, T* y);
