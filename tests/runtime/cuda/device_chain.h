@@ -1,48 +1,17 @@
-// All stages of a network on an emulated device, one behind the other, one micro-batch at a time:
-// what StageChain is on the CPU. Buffers have exactly the sizes asked for and begin full of NaNs.
+// All stages of a network on a device, one behind the other, one micro-batch at a time: what
+// StageChain is on the CPU. Buffers have exactly the sizes asked for and begin full of NaNs.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
-#include <cstring>
 #include <memory>
-#include <new>
-#include <utility>
 #include <vector>
 
-#include "runtime/cuda/kernels/bfloat16.h"
+#include "runtime/cuda/memory.h"
 #include "runtime/cuda/stage/stage.h"
-#include "tests/runtime/cuda/plain_products.h"
+#include "tests/runtime/cuda/test_device.h"
 
 namespace pipelag::cuda {
-
-/// Aligned as a DeviceStage wants it, and no byte longer.
-class DeviceBuffer {
- public:
-  explicit DeviceBuffer(size_t bytes) : bytes_(bytes) {
-    data_.reset(static_cast<std::byte*>(operator new[](bytes, kAlignment)));
-    Poison();
-  }
-  void Poison() { std::memset(data_.get(), 0xff, bytes_); }
-  void Zero() { std::memset(data_.get(), 0, bytes_); }
-
-  void* get() { return data_.get(); }
-  template <class T>
-  T* as() {
-    return reinterpret_cast<T*>(data_.get());
-  }
-  size_t bytes() const { return bytes_; }
-  bool operator==(const DeviceBuffer& other) const {
-    return bytes_ == other.bytes_ && std::memcmp(data_.get(), other.data_.get(), bytes_) == 0;
-  }
-
- private:
-  static constexpr std::align_val_t kAlignment{DeviceStage::kAlignment};
-  struct Free {
-    void operator()(std::byte* memory) const { operator delete[](memory, kAlignment); }
-  };
-  std::unique_ptr<std::byte[], Free> data_;
-  size_t bytes_;
-};
 
 struct DeviceChain {
   /// `options` without its range.
@@ -50,10 +19,14 @@ struct DeviceChain {
     size_t most = 0;
     for (const LayerRange& range : SplitLayers(options.shape.layers, stages)) {
       options.range = range;
-      networks.push_back(MakeStage(options, MakePlainProducts(fuses)));
+      networks.push_back(MakeStage(options, MakeTestProducts(fuses)));
       most = std::max(most, networks.back()->scratch_bytes());
     }
     scratch = std::make_unique<DeviceBuffer>(most);
+    const auto positions = static_cast<size_t>(options.microbatch_size * options.shape.sequence);
+    tokens_at = std::make_unique<DeviceBuffer>(positions * sizeof(Token));
+    targets_at = std::make_unique<DeviceBuffer>(positions * sizeof(Token));
+    loss = std::make_unique<DeviceBuffer>(sizeof(double));
     for (const auto& network : networks) {
       states.emplace_back(network->state_bytes());
       network->Begin(nullptr, states.back().get(), scratch->get());
@@ -67,39 +40,54 @@ struct DeviceChain {
       kept.emplace_back(network->kept_bytes());
       inputs.emplace_back(network->message_bytes());
       input_gradients.emplace_back(network->message_bytes());
+      Wait(nullptr);
     }
+  }
+
+  void Write(const Token* tokens, const Token* targets) {
+    std::copy_n(tokens, tokens_at->bytes() / sizeof(Token), tokens_at->as<Token>());
+    std::copy_n(targets, targets_at->bytes() / sizeof(Token), targets_at->as<Token>());
   }
 
   double Forward(const Token* tokens, const Token* targets) {
-    double loss = 0;
+    Write(tokens, targets);
     for (size_t s = 0; s < networks.size(); ++s) {
       scratch->Poison();
       activations[s].Poison();
-      networks[s]->Forward(nullptr, weights[s].get(), tokens, Input(s), targets,
-                           activations[s].get(), Input(s + 1), &loss);
+      networks[s]->Forward(nullptr, weights[s].get(), tokens_at->as<Token>(), Input(s),
+                           targets_at->as<Token>(), activations[s].get(), Input(s + 1),
+                           loss->as<double>());
+      Wait(nullptr);
     }
-    return loss;
+    return *loss->as<double>();
   }
 
   void Backward(const Token* tokens, const Token* targets, float scale) {
+    Write(tokens, targets);
     for (size_t s = networks.size(); s-- > 0;) {
       scratch->Poison();
-      networks[s]->Backward(nullptr, weights[s].get(), activations[s].get(), tokens, targets,
-                            OutputGradient(s), scale, InputGradient(s), gradients[s].as<float>());
+      networks[s]->Backward(nullptr, weights[s].get(), activations[s].get(), tokens_at->as<Token>(),
+                            targets_at->as<Token>(), OutputGradient(s), scale, InputGradient(s),
+                            gradients[s].as<float>());
+      Wait(nullptr);
     }
   }
 
   void BackwardInHalves(const Token* tokens, const Token* targets, float scale) {
+    Write(tokens, targets);
     for (size_t s = networks.size(); s-- > 0;) {
       scratch->Poison();
       kept[s].Poison();
-      networks[s]->BackwardInput(nullptr, weights[s].get(), activations[s].get(), targets,
-                                 OutputGradient(s), scale, InputGradient(s), kept[s].get());
+      networks[s]->BackwardInput(nullptr, weights[s].get(), activations[s].get(),
+                                 targets_at->as<Token>(), OutputGradient(s), scale,
+                                 InputGradient(s), kept[s].get());
+      Wait(nullptr);
     }
     for (size_t s = 0; s < networks.size(); ++s) {
       scratch->Poison();
-      networks[s]->BackwardWeight(nullptr, activations[s].get(), tokens, kept[s].get(), scale,
-                                  gradients[s].as<float>());
+      networks[s]->BackwardWeight(nullptr, activations[s].get(), tokens_at->as<Token>(),
+                                  kept[s].get(), scale, gradients[s].as<float>());
+      Wait(nullptr);
     }
   }
 
@@ -111,6 +99,9 @@ struct DeviceChain {
 
   std::vector<std::unique_ptr<DeviceStage>> networks;
   std::unique_ptr<DeviceBuffer> scratch;
+  std::unique_ptr<DeviceBuffer> tokens_at;
+  std::unique_ptr<DeviceBuffer> targets_at;
+  std::unique_ptr<DeviceBuffer> loss;
   std::vector<DeviceBuffer> states;
   std::vector<DeviceBuffer> weights;
   std::vector<DeviceBuffer> gradients;

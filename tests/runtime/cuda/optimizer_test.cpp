@@ -38,10 +38,11 @@ class Course {
                           .optimizer = options,
                           .correction = correction,
                           .delay = kDelay},
-                         MakePlainProducts(true))),
+                         MakeTestProducts(true))),
         state_(stage_->state_bytes()),
         scratch_(stage_->scratch_bytes()),
-        gradients_(stage_->gradient_bytes()) {
+        gradients_(stage_->gradient_bytes()),
+        factor_(sizeof(float)) {
     PrepareThread();
     stage_->Begin(nullptr, state_.get(), scratch_.get());
     for (int i = 0; i < 3; ++i) {
@@ -66,12 +67,14 @@ class Course {
     const std::vector<float> gradients = Gradients(layout_, number);
     std::memcpy(gradients_.get(), gradients.data(), gradients.size() * sizeof(float));
     scratch_.Poison();
-    const float factor = Factor(number);
+    *factor_.as<float>() = Factor(number);
     // The oldest version is what the gradient was taken at, and makes way for the next.
     std::rotate(versions_.begin(), versions_.begin() + 1, versions_.end());
     DeviceBuffer& target = versions_.back();
     stage_->Update(nullptr, gradients_.as<float>(), versions_[1].get(), target.get(),
-                   RateOf(number), number, target.get(), factor == 1 ? nullptr : &factor);
+                   RateOf(number), number, target.get(),
+                   Factor(number) == 1 ? nullptr : factor_.as<float>());
+    Wait(nullptr);
     for (int64_t i = 0; i < layout_.size(); ++i) ASSERT_EQ(gradients_.as<float>()[i], 0.0f);
   }
   void Both(int number) {
@@ -82,6 +85,7 @@ class Course {
   std::vector<float> actual() {
     std::vector<float> weights(static_cast<size_t>(layout_.size()));
     stage_->Download(nullptr, versions_.back().get(), weights.data());
+    Wait(nullptr);
     return weights;
   }
   const std::vector<float>& expected() const { return expected_.back(); }
@@ -118,6 +122,7 @@ class Course {
   DeviceBuffer state_;
   DeviceBuffer scratch_;
   DeviceBuffer gradients_;
+  DeviceBuffer factor_;
   std::vector<std::vector<float>> expected_;  ///< newest last
   std::vector<DeviceBuffer> versions_;
 };
@@ -254,17 +259,23 @@ TEST(DeviceOptimizer, MuonInBfloat16IsNearItself) {
 
 TEST(DeviceOptimizer, TakesNormsAndClipsAsTheCpu) {
   Course course({}, {});
-  std::vector<float> gradients = Gradients(course.layout(), 1);
+  const std::vector<float> gradients = Gradients(course.layout(), 1);
   const std::vector<double> expected = SquaredNorms(course.layout(), gradients.data());
-  std::vector<double> norms(expected.size());
-  course.stage().SquaredNorms(nullptr, gradients.data(), norms.data());
-  for (size_t i = 0; i < norms.size(); ++i) {
-    EXPECT_NEAR(norms[i], expected[i], 1e-14 * expected[i]) << i;
+  DeviceBuffer values(course.stage().gradient_bytes());
+  std::copy(gradients.begin(), gradients.end(), values.as<float>());
+  DeviceBuffer norms(expected.size() * sizeof(double));
+  DeviceBuffer factor(sizeof(float));
+  course.stage().SquaredNorms(nullptr, values.as<float>(), norms.as<double>());
+  Wait(nullptr);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_NEAR(norms.as<double>()[i], expected[i], 1e-14 * expected[i]) << i;
   }
   for (const double most : {0.1, 1e6}) {
-    float factor = 0;
-    course.stage().ClipFactor(nullptr, norms.data(), static_cast<int>(norms.size()), most, &factor);
-    EXPECT_EQ(factor, pipelag::ClipFactor(norms, most));
+    course.stage().ClipFactor(nullptr, norms.as<double>(), static_cast<int>(expected.size()), most,
+                              factor.as<float>());
+    Wait(nullptr);
+    EXPECT_EQ(*factor.as<float>(),
+              pipelag::ClipFactor({norms.as<double>(), expected.size()}, most));
   }
 }
 

@@ -45,6 +45,7 @@ DeviceChain Device(const StageChain<float>& reference, const DeviceStageOptions&
   for (size_t s = 0; s < chain.networks.size(); ++s) {
     chain.networks[s]->Upload(nullptr, reference.weights[s].data(), chain.weights[s].get());
   }
+  Wait(nullptr);
   return chain;
 }
 
@@ -274,7 +275,7 @@ TEST(DeviceStage, RefusesWhatItsKernelsCannotDo) {
   DeviceStageOptions options = OptionsFor(shape, StagePrecision::kBfloat16);
   options.range = {0, 2};
   try {
-    MakeStage(options, MakePlainProducts(true));
+    MakeStage(options, MakeTestProducts(true));
     FAIL();
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(), "attention on a GPU has heads of at most 128 channels, not 272");

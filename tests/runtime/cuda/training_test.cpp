@@ -101,20 +101,24 @@ Trained OnDevice(const NetworkShape& shape, const OptimizerOptions& options,
     std::vector<double> norms(static_cast<size_t>(TensorCount(shape)));
     for (size_t s = 0; s < kStages; ++s) {
       const StageLayout& layout = chain.networks[s]->layout();
-      std::vector<double> own(layout.tensors().size());
-      chain.networks[s]->SquaredNorms(nullptr, chain.gradients[s].as<float>(), own.data());
-      for (size_t t = 0; t < own.size(); ++t) {
-        norms[static_cast<size_t>(layout.tensors()[t].global_index)] = own[t];
+      DeviceBuffer own(layout.tensors().size() * sizeof(double));
+      chain.networks[s]->SquaredNorms(nullptr, chain.gradients[s].as<float>(), own.as<double>());
+      Wait(nullptr);
+      for (size_t t = 0; t < layout.tensors().size(); ++t) {
+        norms[static_cast<size_t>(layout.tensors()[t].global_index)] = own.as<double>()[t];
       }
     }
     trained.norms.push_back(GlobalNorm(norms));
-    float factor = 0;
+    DeviceBuffer all(norms.size() * sizeof(double));
+    DeviceBuffer factor(sizeof(float));
+    std::copy(norms.begin(), norms.end(), all.as<double>());
     for (size_t s = 0; s < kStages; ++s) {
-      chain.networks[s]->ClipFactor(nullptr, norms.data(), static_cast<int>(norms.size()),
-                                    kMostNorm, &factor);
+      chain.networks[s]->ClipFactor(nullptr, all.as<double>(), static_cast<int>(norms.size()),
+                                    kMostNorm, factor.as<float>());
       chain.networks[s]->Update(nullptr, chain.gradients[s].as<float>(), chain.weights[s].get(),
                                 chain.weights[s].get(), options.learning_rate, step + 1, nullptr,
-                                &factor);
+                                factor.as<float>());
+      Wait(nullptr);
     }
   }
   return trained;
