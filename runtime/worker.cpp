@@ -55,6 +55,7 @@ Worker::Worker(const Program& program, const RankPlan& plan, const WorkerOptions
 }
 
 WorkerResult Worker::Run() {
+  transport_.Open();
   for (const MessagePlan& messages : plan_.messages) {
     if (messages.lane == kHandover || outgoing_.contains(messages.lane)) continue;
     for (int buffer = 0; buffer < messages.buffers; ++buffer) {
@@ -74,6 +75,7 @@ WorkerResult Worker::Run() {
   }
   SettleActions(0);
   SettleTransfers(true);
+  transport_.Close();
   for (const StageState& state : stages_) {
     result_.peak_activations.push_back(state.activations.peak());
     result_.peak_kept.push_back(state.kept.peak());
@@ -282,11 +284,12 @@ void Worker::DoReduction(const RunAction& action) {
   const auto reduction = std::make_shared<Reduction>();
   reductions_[{action.stage, action.step}] = reduction;
   switch (group.purpose) {
-    case Purpose::kNorm:
-      reduction->values.assign(static_cast<size_t>(options_.norm_values), 0.0);
+    case Purpose::kNorm: {
+      const EventPtr cleared = PlaceNorms(action.step, *reduction);
       reduction->done = transport_.PostAllReduce(action.stage, reduction->values,
-                                                 TakeNorms(action, reduction->values));
+                                                 TakeNorms(action, reduction->values, cleared));
       break;
+    }
     case Purpose::kBarrier:
       reduction->done = transport_.PostAllReduce(action.stage, {}, LastIssued());
       break;
@@ -305,15 +308,29 @@ void Worker::DoReduction(const RunAction& action) {
                         {reduction}});
 }
 
+/// In the backend's memory, else in the reduction's own: zero after the event, if there is one.
+EventPtr Worker::PlaceNorms(int64_t step, Reduction& reduction) {
+  const NormPlace place = compute_.NormsOf(step);
+  if (place.values.empty()) {
+    reduction.own.assign(static_cast<size_t>(options_.norm_values), 0.0);
+    reduction.values = reduction.own;
+    return nullptr;
+  }
+  CHECK(place.values.size() == static_cast<size_t>(options_.norm_values));
+  reduction.values = place.values;
+  return place.cleared;
+}
+
 /// Of each stage of the group that speaks for its slice; after its gradients have met those of its
 /// copies.
-std::vector<EventPtr> Worker::TakeNorms(const RunAction& action, std::vector<double>& norms) {
+std::vector<EventPtr> Worker::TakeNorms(const RunAction& action, std::span<double> norms,
+                                        const EventPtr& cleared) {
   const CollectiveGroup& group = schedule_.groups[static_cast<size_t>(action.stage)];
-  std::vector<EventPtr> ready;
+  std::vector<EventPtr> ready = Pending({cleared});
   for (size_t i = 0; i < stages_.size(); ++i) {
     const StageState& state = stages_[i];
     if (!plan_.stages[i].speaks || !IsMember(group, state.stage)) continue;
-    std::vector<EventPtr> after;
+    std::vector<EventPtr> after = Pending({cleared});
     if (const CollectiveGroup* copies = WeightGroupOf(schedule_, state.stage)) {
       const auto number = static_cast<int>(copies - schedule_.groups.data());
       after.push_back(reductions_.at({number, action.step})->done);

@@ -91,7 +91,8 @@ class Worker {
   };
   /// A collective under way: the values it sums and the event after which they are there.
   struct Reduction {
-    std::vector<double> values;
+    std::span<double> values;
+    std::vector<double> own;  // where the backend has no place for the values
     EventPtr done;
   };
   struct Issued {
@@ -116,7 +117,9 @@ class Worker {
   }
   void DoUpdate(const RunAction& action);
   void DoReduction(const RunAction& action);
-  std::vector<EventPtr> TakeNorms(const RunAction& action, std::vector<double>& norms);
+  EventPtr PlaceNorms(int64_t step, Reduction& reduction);
+  std::vector<EventPtr> TakeNorms(const RunAction& action, std::span<double> norms,
+                                  const EventPtr& cleared);
   EventPtr SumGradients(const RunAction& action);
   std::vector<EventPtr> LastIssued() const;
   Issued& Record(const RunAction& action, const EventPtr& event, std::vector<EventPtr> data);

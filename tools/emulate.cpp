@@ -40,7 +40,7 @@ struct Emulated {
 void RefuseTraining(const Arguments& arguments) {
   std::vector<Flag> flags = Concatenate({TrainingFlags(), CheckpointFlags()});
   std::erase_if(flags, [](const Flag& flag) { return flag.name == "deadline"; });
-  for (const char* name : {"backend", "delay", "loss", "log", "predict-from"}) {
+  for (const char* name : {"backend", "transport", "delay", "loss", "log", "predict-from"}) {
     flags.push_back({name, "", ""});
   }
   RefuseGiven(arguments, flags, "--compute emulated trains nothing");
