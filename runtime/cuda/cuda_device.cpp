@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "models/error.h"
-#include "runtime/cuda/sums.h"
+#include "runtime/cuda/kernels/sums.h"
 
 namespace pipelag::cuda {
 namespace {

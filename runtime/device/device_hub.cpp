@@ -154,8 +154,10 @@ class DeviceHubEnd : public Transport {
     ComputeDevice& device = meeting.stream.device();
     for (const EventPtr& one : round.after) MakeFollow(device, meeting.stream.get(), one);
     const auto stretch = std::make_shared<Stretch>(meeting.stream);
-    Sum(meeting, round, &DeviceSummand::values);
-    Sum(meeting, round, &DeviceSummand::gradients);
+    // Copies of one slice are added first, see Transport.
+    const auto copies = static_cast<size_t>(state_.program.schedule().streams);
+    Sum(meeting, round, &DeviceSummand::values, 1);
+    Sum(meeting, round, &DeviceSummand::gradients, copies);
     stretch->End();
     for (const auto& one : round.events) one->Issue(stretch, round.after);
     meeting.rounds.pop_front();
@@ -163,39 +165,60 @@ class DeviceHubEnd : public Transport {
     return event;
   }
 
-  /// Replaces every summand by ((first + second) + third) …, as AddUp does.
+  /// Replaces every summand by their sum: every `together` of them are added first, in order, then
+  /// those sums likewise.
   template <class Values>
-  void Sum(DeviceMeeting& meeting, const DeviceRound& round, Values DeviceSummand::*of) {
+  void Sum(DeviceMeeting& meeting, const DeviceRound& round, Values DeviceSummand::*of,
+           size_t together) {
     const auto sum = round.summands.front().*of;
     if (sum.empty()) return;
-    ComputeDevice& device = meeting.stream.device();
-    const Stream stream = meeting.stream.get();
-    for (size_t k = 1; k < round.summands.size(); ++k) {
-      const auto values = round.summands[k].*of;
-      CHECK(values.size() == sum.size());
-      const ComputeDevice& home =
-          state_.clocks[static_cast<size_t>(round.summands[k].rank)]->device();
-      const auto* reached = values.data();
-      if (&home != &device && !device.Reaches(home)) {
-        reached = Nearby(meeting, values);
+    const size_t count = round.summands.size();
+    for (size_t first = 0; first < count; first += together) {
+      for (size_t k = first + 1; k < std::min(first + together, count); ++k) {
+        Add(meeting, round, of, first, k);
       }
-      device.Add(stream, sum.data(), reached, static_cast<int64_t>(sum.size()));
+      if (first > 0) Add(meeting, round, of, 0, first);
     }
-    for (size_t k = 1; k < round.summands.size(); ++k) {
-      device.Copy(stream, (round.summands[k].*of).data(), sum.data(), sum.size_bytes());
+    for (size_t k = 1; k < count; ++k) {
+      meeting.stream.device().Copy(meeting.stream.get(), (round.summands[k].*of).data(), sum.data(),
+                                   sum.size_bytes());
     }
   }
 
-  /// A copy of them on the group's device.
-  template <class Value>
-  const Value* Nearby(DeviceMeeting& meeting, std::span<Value> values) {
+  /// Summand `k` to summand `to`. Kernels write to the group's own device only, so a sum that
+  /// begins elsewhere is brought there and back.
+  template <class Values>
+  void Add(DeviceMeeting& meeting, const DeviceRound& round, Values DeviceSummand::*of, size_t to,
+           size_t k) {
+    const auto sum = round.summands[to].*of;
+    const auto values = round.summands[k].*of;
+    CHECK(values.size() == sum.size());
     ComputeDevice& device = meeting.stream.device();
-    if (meeting.scratch_bytes < values.size_bytes()) {
-      meeting.scratch = DeviceMemory(device, values.size_bytes());
-      meeting.scratch_bytes = values.size_bytes();
+    const Stream stream = meeting.stream.get();
+    const auto reached = [&](size_t index) {
+      const ComputeDevice& home =
+          state_.clocks[static_cast<size_t>(round.summands[index].rank)]->device();
+      return &home == &device || device.Reaches(home);
+    };
+    auto* const at = reached(to) ? sum.data() : Nearby(meeting, sum, 0);
+    device.Add(stream, at, reached(k) ? values.data() : Nearby(meeting, values, 1),
+               static_cast<int64_t>(sum.size()));
+    if (at != sum.data()) device.Copy(stream, sum.data(), at, sum.size_bytes());
+  }
+
+  /// A copy of them on the group's device, in one of two places.
+  template <class Value>
+  Value* Nearby(DeviceMeeting& meeting, std::span<Value> values, size_t place) {
+    ComputeDevice& device = meeting.stream.device();
+    const size_t bytes = (values.size_bytes() + 255) / 256 * 256;
+    if (meeting.scratch_bytes < bytes) {
+      CHECK(meeting.scratch_bytes == 0);  // sums of a group are of one length
+      meeting.scratch = DeviceMemory(device, 2 * bytes);
+      meeting.scratch_bytes = bytes;
     }
-    device.Copy(meeting.stream.get(), meeting.scratch.get(), values.data(), values.size_bytes());
-    return reinterpret_cast<const Value*>(meeting.scratch.get());
+    std::byte* const at = meeting.scratch.get() + place * meeting.scratch_bytes;
+    device.Copy(meeting.stream.get(), at, values.data(), values.size_bytes());
+    return reinterpret_cast<Value*>(at);
   }
 
   DeviceHub::State& state_;

@@ -105,7 +105,8 @@ EventPtr NcclTransport::PostGradientSum(int group, const std::vector<GradientPar
     }
     ordered.push_back(std::move(of_rank));
   }
-  return Sum(group, std::move(ordered), parts.front().values.size(), after);
+  const auto copies = static_cast<size_t>(schedule.streams);  // of one slice, added first
+  return Sum(group, std::move(ordered), parts.front().values.size(), copies, after);
 }
 
 EventPtr NcclTransport::PostAllReduce(int group, std::span<double> values,
@@ -120,7 +121,7 @@ EventPtr NcclTransport::PostAllReduce(int group, std::span<double> values,
                               ? reinterpret_cast<double*>(Scratch(-1 - group, sizeof(double)))
                               : values.data()};
   }
-  return Sum(group, std::move(members), std::max<size_t>(values.size(), 1), after);
+  return Sum(group, std::move(members), std::max<size_t>(values.size(), 1), 1, after);
 }
 
 std::byte* NcclTransport::Scratch(int number, size_t bytes) {
@@ -135,7 +136,7 @@ std::byte* NcclTransport::Scratch(int number, size_t bytes) {
 
 template <class Value>
 EventPtr NcclTransport::Sum(int group, std::vector<SummandsOf<Value>> members, size_t count,
-                            std::span<const EventPtr> after) {
+                            size_t together, std::span<const EventPtr> after) {
   const int number = NumberOf(group);
   const bool alone = members.size() == 1;
   if (alone && !alone_.contains(number)) alone_.emplace(number, TimedStream(clock_, true));
@@ -143,7 +144,7 @@ EventPtr NcclTransport::Sum(int group, std::vector<SummandsOf<Value>> members, s
   for (const EventPtr& one : after) MakeFollow(clock_.device(), stream.get(), one);
   const auto event = std::make_shared<DeviceEvent>(control_, WaitingForGroup(rank_, group));
   const auto stretch = std::make_shared<Stretch>(stream);
-  Enqueue(number, stream, members, count);
+  Enqueue(number, stream, members, count, together);
   stretch->End();
   event->Issue(stretch, {after.begin(), after.end()});
   return event;
@@ -151,7 +152,8 @@ EventPtr NcclTransport::Sum(int group, std::vector<SummandsOf<Value>> members, s
 
 template <class Value>
 void NcclTransport::Enqueue(int number, const TimedStream& stream,
-                            const std::vector<SummandsOf<Value>>& members, size_t count) {
+                            const std::vector<SummandsOf<Value>>& members, size_t count,
+                            size_t together) {
   const size_t n = members.size();
   const auto own_place = std::find_if(members.begin(), members.end(),
                                       [&](const auto& of) { return of.rank == rank_; });
@@ -165,10 +167,17 @@ void NcclTransport::Enqueue(int number, const TimedStream& stream,
 
   ComputeDevice& device = clock_.device();
   if (bytes > 0) {
-    device.Copy(stream.get(), sum, summands.begin()->second, bytes);
-    for (auto it = std::next(summands.begin()); it != summands.end(); ++it) {
-      device.Add(stream.get(), sum, it->second, static_cast<int64_t>(mine.size()));
+    // Every `together` of them first, in order, then those sums.
+    const auto length = static_cast<int64_t>(mine.size());
+    std::vector<Value*> ordered;
+    for (const auto& [place, values] : summands) ordered.push_back(values);
+    for (size_t first = 0; first < ordered.size(); first += together) {
+      for (size_t k = first + 1; k < std::min(first + together, ordered.size()); ++k) {
+        device.Add(stream.get(), ordered[first], ordered[k], length);
+      }
+      if (first > 0) device.Add(stream.get(), ordered[0], ordered[first], length);
     }
+    device.Copy(stream.get(), sum, ordered[0], bytes);
     device.Copy(stream.get(), own.front() + mine.begin, sum, bytes);
   }
   std::vector<std::vector<Communicator::Half>> spread(n);

@@ -50,11 +50,11 @@ class NcclTransport : public Transport {
   int NumberOf(int group) const;
   std::vector<Communicators::Member> Members() const;
   template <class Value>
-  EventPtr Sum(int group, std::vector<SummandsOf<Value>> members, size_t count,
+  EventPtr Sum(int group, std::vector<SummandsOf<Value>> members, size_t count, size_t together,
                std::span<const EventPtr> after);
   template <class Value>
   void Enqueue(int number, const TimedStream& stream, const std::vector<SummandsOf<Value>>& members,
-               size_t count);
+               size_t count, size_t together);
   /// Everybody's summands of the own part, by place, those of others in scratch once the groups
   /// are done; `sum` is room for as many values.
   template <class Value>
