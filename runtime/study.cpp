@@ -44,6 +44,7 @@ TrainingOptions OptionsFor(const Study& study, const DelayProfile& profile) {
   if (options.split.size() != profile.plan.stages.size()) {
     options.split = SplitLayers(options.shape.layers, stages);
   }
+  CheckTied(profile.plan, options.shape);
   const int microbatches = profile.plan.microbatches;
   const int64_t sequences = int64_t{options.microbatch_size} * study.microbatches;
   const int64_t validation = options.microbatch_size * options.validation_microbatches;

@@ -82,7 +82,13 @@ void StageNetwork<Real>::FindTensors(const NetworkShape& shape, int layers) {
   }
   if (last_) {
     norm(final_gain_, final_shift_);
-    take(head_);
+    if (layout_.joins()) {
+      head_ = token_table_;
+      head_gradient_ = layout_.size();
+    } else {
+      take(head_);
+      head_gradient_ = head_;
+    }
   }
   CHECK(next == layout_.tensors().end());
 }
@@ -285,7 +291,7 @@ void StageNetwork<Real>::BackwardWeight(const Real* activation, const Token* tok
   if (last_) {
     const auto from = ResolveAll<const Real>(halves_.head, activation, kept);
     LinearBackwardWeight(rows_, cols_, vocabulary_, kept + kept_logits_, from[kFinalNorm],
-                         gradients + head_);
+                         gradients + head_gradient_);
     block_.norm().BackwardWeight(kept + kept_final_norm_, StreamIn(tensors_.size(), activation),
                                  from[kFinalMean], from[kFinalDeviation], gradients + final_gain_,
                                  Optional(gradients, final_shift_));
@@ -310,7 +316,8 @@ void StageNetwork<Real>::HeadBackward(const Real* weights, const Real* activatio
   const auto from = RecoveredHead(whole_, weights, activation, targets, nullptr);
   Real* logits = wide_.data();
   CrossEntropyBackward(rows_, vocabulary_, from[kTokenProbabilities], targets, loss_scale, logits);
-  LinearBackwardWeight(rows_, cols_, vocabulary_, logits, from[kFinalNorm], gradients + head_);
+  LinearBackwardWeight(rows_, cols_, vocabulary_, logits, from[kFinalNorm],
+                       gradients + head_gradient_);
   LinearBackwardInput(rows_, cols_, vocabulary_, logits, weights + head_, narrow_.data());
   std::fill(stream_gradient, stream_gradient + boundary_elements(), Real{0});
   block_.norm().Backward(narrow_.data(), StreamIn(tensors_.size(), activation),

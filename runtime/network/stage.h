@@ -52,7 +52,8 @@ class StageNetwork {
   double Forward(const Real* weights, const Token* tokens, const Real* input, const Token* targets,
                  Real* activation, Real* output);
 
-  /// Adds the gradient of loss_scale · Σ token losses to `gradients` and writes that of the input
+  /// Adds the gradient of loss_scale · Σ token losses to `gradients` (layout().gradient_size()
+  /// elements) and writes that of the input
   /// to `input_gradient` (all but the first stage). `output_gradient` (all but the last stage)
   /// already carries the scale, so `loss_scale` is read by the last stage only: 1 / (B T m) yields
   /// the mean over a batch of m micro-batches. `weights` are those the gradient is taken at;
@@ -141,6 +142,7 @@ class StageNetwork {
   int64_t final_gain_ = -1;
   int64_t final_shift_ = -1;
   int64_t head_ = -1;
+  int64_t head_gradient_ = -1;  ///< of a tied head apart from the embedding's, see StageLayout
 
   std::vector<Place> streams_;  ///< the residual stream before each block and after the last
   Plan whole_;

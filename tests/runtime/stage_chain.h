@@ -21,7 +21,7 @@ struct StageChain {
       std::vector<float> initial(static_cast<size_t>(layout.size()));
       InitialiseWeights(layout, shape, seed, initial.data());
       weights.emplace_back(initial.begin(), initial.end());
-      gradients.emplace_back(initial.size(), Real{0});
+      gradients.emplace_back(static_cast<size_t>(layout.gradient_size()), Real{0});
       activations.emplace_back(static_cast<size_t>(networks.back().activation_elements()));
       inputs.emplace_back(static_cast<size_t>(networks.back().boundary_elements()));
       input_gradients.emplace_back(inputs.back().size());
