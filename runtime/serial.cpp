@@ -116,7 +116,8 @@ class SerialRun {
  private:
   struct Stage {
     Stage(const TrainingOptions& options, LayerRange range, StageDelay delay)
-        : network(options.shape, range, options.microbatch_size, options.recompute),
+        : network(options.shape, range, options.microbatch_size, options.recompute,
+                  options.precision),
           optimizer(MakeCorrected(options.optimizer, options.correction, network.layout(), delay)) {
     }
 

@@ -80,6 +80,7 @@ std::string ParametersOf(const StudyRun& run, const nlohmann::ordered_json& data
     for (const LayerRange& range : options.split) json["split"].push_back(range.last - range.first);
   }
   if (options.clip_norm) json["clip_norm"] = *options.clip_norm;
+  if (options.precision == ProductPrecision::kBf16) json["precision"] = "bf16";
   const auto add = [&](const char* key, std::optional<float> value) {
     if (value) json[key] = Shown(*value);
   };

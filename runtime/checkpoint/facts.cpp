@@ -127,6 +127,7 @@ nlohmann::ordered_json RunFacts(const TrainingOptions& options, const SerialPlan
         {"final_fraction", course.final_fraction}}},
       {"data", {{"tokens", corpus.train.size()}, {"fingerprint", Fingerprint(corpus.train)}}}};
   AddGiven("clip_norm", options.clip_norm, json);
+  if (options.precision == ProductPrecision::kBf16) json["precision"] = "bf16";
   json["delay"] = ByLayer(options, plan, DelayOf);
   return json;
 }

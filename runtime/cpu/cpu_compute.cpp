@@ -14,7 +14,7 @@ namespace pipelag {
 CpuCompute::StageState::StageState(const TrainingOptions& options, const StagePlan& planned)
     : plan(planned),
       network(options.shape, options.split[static_cast<size_t>(planned.slice)],
-              options.microbatch_size, options.recompute),
+              options.microbatch_size, options.recompute, options.precision),
       optimizer(MakeCorrected(options.optimizer, options.correction, network.layout(),
                               {.updates = planned.gradient_delay})) {}
 

@@ -13,10 +13,11 @@ namespace pipelag {
 template <class Real>
 struct StageChain {
   StageChain(const NetworkShape& shape, int stages, int microbatch_size, uint64_t seed = 1,
-             Recompute recompute = Recompute::kNone) {
+             Recompute recompute = Recompute::kNone,
+             ProductPrecision precision = ProductPrecision::kFp32) {
     PrepareThread();
     for (const LayerRange& range : SplitLayers(shape.layers, stages)) {
-      networks.emplace_back(shape, range, microbatch_size, recompute);
+      networks.emplace_back(shape, range, microbatch_size, recompute, precision);
       const StageLayout& layout = networks.back().layout();
       std::vector<float> initial(static_cast<size_t>(layout.size()));
       InitialiseWeights(layout, shape, seed, initial.data());
