@@ -23,8 +23,9 @@ struct ComputeTask {
   std::byte* input = nullptr;   ///< message consumed, worthless afterwards; null: none
   std::byte* output = nullptr;  ///< message produced; null: none
   double* loss = nullptr;       ///< F of a last stage: receives Σ token losses
-  /// AR: receives the stage's squared norms at their tensors' global places, other places
-  /// untouched. U: the sums over all stages to clip by; null without clipping.
+  /// AR: receives the stage's squared norms at their tensors' global places, other places, that of
+  /// a tensor shared with another stage included, untouched. U: the sums over all stages to clip
+  /// by; null without clipping.
   double* norms = nullptr;
 };
 
@@ -38,6 +39,8 @@ class Compute {
   virtual std::byte* MessageBuffer(int lane, int index) = 0;
   /// An accumulator of one stage, in the backend's memory.
   virtual std::span<float> GradientBuffer(int stage, int index) = 0;
+  /// The part of it that belongs to the tensor which this stage shares with another.
+  virtual std::span<float> SharedGradient(int stage, int index) = 0;
   virtual EventPtr Start(const ComputeTask& task, std::span<const EventPtr> after) = 0;
 };
 

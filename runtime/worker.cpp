@@ -279,11 +279,9 @@ void Worker::DoUpdate(const RunAction& action) {
 
 void Worker::DoReduction(const RunAction& action) {
   const CollectiveGroup& group = schedule_.groups[static_cast<size_t>(action.stage)];
-  const auto reduction = std::make_shared<Reduction>();
-  reductions_[{action.stage, action.step}] = reduction;
+  const std::shared_ptr<Reduction> reduction = ReductionOf(action.stage, action.step);
   switch (group.purpose) {
     case Purpose::kNorm:
-      reduction->values.assign(static_cast<size_t>(options_.norm_values), 0.0);
       reduction->done = transport_.PostAllReduce(action.stage, reduction->values,
                                                  TakeNorms(action, reduction->values));
       break;
@@ -292,6 +290,9 @@ void Worker::DoReduction(const RunAction& action) {
       break;
     case Purpose::kWeights:
       reduction->done = SumGradients(action);
+      break;
+    case Purpose::kShared:
+      reduction->done = SumShared(action);
       break;
     case Purpose::kReplicas:
       CHECK(false);
@@ -303,6 +304,28 @@ void Worker::DoReduction(const RunAction& action) {
                         reduction->done,
                         {},
                         {reduction}});
+}
+
+/// Made by whoever speaks of it first.
+std::shared_ptr<Worker::Reduction> Worker::ReductionOf(int group, int64_t step) {
+  std::shared_ptr<Reduction>& reduction = reductions_[{group, step}];
+  if (!reduction) {
+    reduction = std::make_shared<Reduction>();
+    if (schedule_.groups[static_cast<size_t>(group)].purpose == Purpose::kNorm) {
+      reduction->values.assign(static_cast<size_t>(options_.norm_values), 0.0);
+    }
+  }
+  return reduction;
+}
+
+/// The norm that is to be taken of the step's gradients; null where none is.
+std::shared_ptr<Worker::Reduction> Worker::NormOf(int64_t step) {
+  for (size_t g = 0; g < schedule_.groups.size(); ++g) {
+    if (schedule_.groups[g].purpose == Purpose::kNorm) {
+      return ReductionOf(static_cast<int>(g), step);
+    }
+  }
+  return nullptr;
 }
 
 /// Of each stage of the group that speaks for its slice; after its gradients have met those of its
@@ -334,6 +357,24 @@ EventPtr Worker::SumGradients(const RunAction& action) {
     if (!IsMember(schedule_.groups[static_cast<size_t>(action.stage)], state.stage)) continue;
     const auto buffer = static_cast<int>(action.step % state.gradient_buffers);
     parts.push_back({state.stage, compute_.GradientBuffer(state.stage, buffer)});
+  }
+  return transport_.PostGradientSum(action.stage, parts, LastIssued());
+}
+
+/// The exchange takes the squared norm of the sum too, for the norm's own AR, which comes behind
+/// it: the compute lane need not wait for either. The tensor is the first of all, and the holder
+/// that looks it up speaks for it.
+EventPtr Worker::SumShared(const RunAction& action) {
+  const CollectiveGroup& group = schedule_.groups[static_cast<size_t>(action.stage)];
+  std::vector<GradientPart> parts;
+  for (size_t i = 0; i < stages_.size(); ++i) {
+    const StageState& state = stages_[i];
+    if (!IsMember(group, state.stage)) continue;
+    const auto buffer = static_cast<int>(action.step % state.gradient_buffers);
+    parts.push_back({state.stage, compute_.SharedGradient(state.stage, buffer), nullptr});
+    if (!plan_.stages[i].speaks || !schedule_.IsFirst(state.stage)) continue;
+    const std::shared_ptr<Reduction> norm = NormOf(action.step);
+    if (norm && !norm->values.empty()) parts.back().squared_norm = norm->values.data();
   }
   return transport_.PostGradientSum(action.stage, parts, LastIssued());
 }

@@ -118,6 +118,9 @@ class Worker {
   void DoReduction(const RunAction& action);
   std::vector<EventPtr> TakeNorms(const RunAction& action, std::vector<double>& norms);
   EventPtr SumGradients(const RunAction& action);
+  EventPtr SumShared(const RunAction& action);
+  std::shared_ptr<Reduction> ReductionOf(int group, int64_t step);
+  std::shared_ptr<Reduction> NormOf(int64_t step);
   std::vector<EventPtr> LastIssued() const;
   Issued& Record(const RunAction& action, const EventPtr& event, std::vector<EventPtr> data);
   void RecordTransfer(ActionKind kind, const RunAction& action, int peer, const EventPtr& event);

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "models/file.h"
+#include "models/update_time.h"
 #include "runtime/processes/train.h"
 #include "runtime/serial.h"
 #include "tools/emulate.h"
@@ -164,7 +165,10 @@ int RunReal(const Arguments& arguments, std::string_view backend, Wire* wire) {
     return 0;
   }
   std::vector<nlohmann::ordered_json> results;
-  for (const Series& series : all) results.push_back(SeriesJson(series, corpus));
+  for (const Series& series : all) {
+    results.push_back(SeriesJson(series, corpus));
+    results.back()["parameters"] = NetworkParameters(options.shape);
+  }
   fmt::print("{}", JsonText(std::move(results)));
   return 0;
 }

@@ -72,6 +72,9 @@ class UntilDiverged : public Compute {
   std::span<float> GradientBuffer(int stage, int index) override {
     return inner_.GradientBuffer(stage, index);
   }
+  std::span<float> SharedGradient(int stage, int index) override {
+    return inner_.SharedGradient(stage, index);
+  }
   EventPtr Start(const ComputeTask& task, std::span<const EventPtr> after) override {
     if (notes_.diverged() == Notes::kNever) {
       try {
