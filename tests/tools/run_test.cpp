@@ -74,7 +74,9 @@ TEST(Run, PredictsFromStagesMeasuredAlone) {
       "--predict-from 1f1b --clip-norm 1 --warm-up 1 --format json" +
       std::string(kSmall));
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  for (const auto& result : nlohmann::json::parse(outcome.out)) {
+  const auto results = nlohmann::json::parse(outcome.out).at("results");
+  ASSERT_EQ(results.size(), 5u);
+  for (const auto& result : results) {
     EXPECT_GT(result.at("predicted").at("step_time_ns"), 0) << result.at("schedule");
   }
 }
