@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -29,6 +30,13 @@ struct ComputeTask {
   double* norms = nullptr;
 };
 
+/// Where squared norms are gathered for a sum over all ranks; empty: the backend has no place of its
+/// own.
+struct NormPlace {
+  std::span<double> values;
+  EventPtr cleared;  ///< after which all of them are zero
+};
+
 /// Does tasks in the order in which they are started (the compute lane), each after the events
 /// given. Buffers named by tasks exist from construction, accumulators are zero, weight buffer a of
 /// every stage holds version −a, as many as the stage's plan has history.
@@ -41,6 +49,9 @@ class Compute {
   virtual std::span<float> GradientBuffer(int stage, int index) = 0;
   /// The part of it that belongs to the tensor which this stage shares with another.
   virtual std::span<float> SharedGradient(int stage, int index) = 0;
+  /// In the backend's memory, one value per tensor of the network, for the norm of one step of this
+  /// run until its updates have been started. Once per step.
+  virtual NormPlace NormsOf(int64_t /*step*/) { return {}; }
   virtual EventPtr Start(const ComputeTask& task, std::span<const EventPtr> after) = 0;
 };
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <deque>
+#include <map>
 #include <thread>
+#include <tuple>
 
 namespace pipelag {
 
@@ -42,6 +44,25 @@ void RunOnThreads(const Program& program, const std::vector<RankPlan>& plans,
     }
   }
   control.RethrowError();
+}
+
+void AlignReceives(std::vector<WorkerResult>& results) {
+  std::map<std::tuple<int, int, ActionKind, int, int64_t>, Nanoseconds> sent;
+  for (const WorkerResult& result : results) {
+    for (const Span& span : result.spans) {
+      const bool forward = span.kind == ActionKind::kSendForward;
+      if (!forward && span.kind != ActionKind::kSendBackward) continue;
+      sent[{span.rank, span.peer,
+            forward ? ActionKind::kReceiveForward : ActionKind::kReceiveBackward,
+            forward ? span.stage + 1 : span.stage - 1, span.microbatch}] = span.start;
+    }
+  }
+  for (WorkerResult& result : results) {
+    for (Span& span : result.spans) {
+      const auto found = sent.find({span.peer, span.rank, span.kind, span.stage, span.microbatch});
+      if (found != sent.end()) span.start = std::clamp(found->second, span.start, span.end);
+    }
+  }
 }
 
 Trace CollectTrace(const Program& program, std::vector<WorkerResult>& results) {

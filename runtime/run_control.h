@@ -41,9 +41,11 @@ class RunControl {
   bool stopped() const { return stopped_.load(std::memory_order_acquire); }
   /// Throws RunStopped if the run is stopped.
   void CheckRunning() const;
-  /// Throws Error, as Wait does, if the deadline of a wait that began at `since` has passed.
+  /// Whether the deadline of a wait that began at `since` has passed.
+  bool TooLong(Nanoseconds since) const { return Now() - since >= deadline_; }
+  /// Throws Error, as Wait does, if it has.
   void CheckDeadline(Nanoseconds since, const std::string& who) const {
-    if (Now() - since >= deadline_) throw Error(TooLate(who));
+    if (TooLong(since)) throw Error(TooLate(who));
   }
   /// Rethrows the first error, if there was one.
   void RethrowError() const;

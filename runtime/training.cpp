@@ -88,9 +88,8 @@ std::string WhereDiverged(const std::vector<std::string>& not_finite, double los
                      std::isfinite(loss) ? fmt::format("{:.4f}", loss) : "not finite");
 }
 
-void BeginStage(const TrainingOptions& options, int stage, Optimizer& optimizer,
-                const std::vector<float*>& versions) {
-  const StageLayout& layout = optimizer.layout();
+void BeginVersions(const TrainingOptions& options, int stage, const StageLayout& layout,
+                   const std::vector<float*>& versions) {
   for (size_t age = versions.size(); age-- > 0;) {
     if (options.start) {
       options.start->ReadVersion(layout, static_cast<int64_t>(age), versions[age]);
@@ -103,6 +102,11 @@ void BeginStage(const TrainingOptions& options, int stage, Optimizer& optimizer,
       options.checkpoints->Begin(stage, version, layout, versions[age]);
     }
   }
+}
+
+void BeginStage(const TrainingOptions& options, int stage, Optimizer& optimizer,
+                const std::vector<float*>& versions) {
+  BeginVersions(options, stage, optimizer.layout(), versions);
   if (options.start) options.start->ReadState(optimizer);
 }
 

@@ -64,13 +64,19 @@ struct TrainingOptions {
   std::function<void(const StepReport&)> on_step = {};
   /// Called once with the weights that a run ends with, before their validation.
   std::function<void(const std::vector<StageWeights>&)> on_final_weights = {};
+  /// The loss of final weights, stage by stage, as ValidationLoss has it; empty: on this processor.
+  std::function<double(const std::vector<const float*>& stage_weights)> validation = {};
 
   /// Updates done before the run began: its own steps follow them.
   int64_t first_step() const { return start ? start->step() : 0; }
 };
 
 /// Writes the versions that a stage begins with, that of age `history` first: versions[age]. Tells
-/// the checkpoints of them if `stage` ≥ 0, and fills the optimizer.
+/// the checkpoints of them if `stage` ≥ 0.
+void BeginVersions(const TrainingOptions& options, int stage, const StageLayout& layout,
+                   const std::vector<float*>& versions);
+
+/// The same, and fills the optimizer.
 void BeginStage(const TrainingOptions& options, int stage, Optimizer& optimizer,
                 const std::vector<float*>& versions);
 

@@ -35,13 +35,18 @@ struct GradientPart {
 class Transport {
  public:
   virtual ~Transport() = default;
+  /// Called once before anything is posted, by all ranks at about the same time and on the thread
+  /// that will post. May wait for the other ranks.
+  virtual void Open() {}
+  /// Called once when everything that was posted has happened, likewise. Not if the run failed.
+  virtual void Close() {}
   virtual EventPtr Post(const Transfer& transfer, std::span<const EventPtr> after) = 0;
   /// Replaces the gradients of every member stage of the group by their sum, added in ascending
   /// order of the stages: (first + second) + third. `parts`: those of this rank, ascending.
   virtual EventPtr PostGradientSum(int group, const std::vector<GradientPart>& parts,
                                    std::span<const EventPtr> after) = 0;
-  /// Replaces `values` on every member rank of the group by their sum, added in rank order. All
-  /// members have as many.
+  /// Replaces `values`, in the memory of the rank's Compute, on every member rank of the group by
+  /// their sum, added in rank order. All members have as many.
   virtual EventPtr PostAllReduce(int group, std::span<double> values,
                                  std::span<const EventPtr> after) = 0;
 };

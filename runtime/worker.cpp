@@ -55,6 +55,7 @@ Worker::Worker(const Program& program, const RankPlan& plan, const WorkerOptions
 }
 
 WorkerResult Worker::Run() {
+  transport_.Open();
   for (const MessagePlan& messages : plan_.messages) {
     if (messages.lane == kHandover || outgoing_.contains(messages.lane)) continue;
     for (int buffer = 0; buffer < messages.buffers; ++buffer) {
@@ -74,6 +75,7 @@ WorkerResult Worker::Run() {
   }
   SettleActions(0);
   SettleTransfers(true);
+  transport_.Close();
   for (const StageState& state : stages_) {
     result_.peak_activations.push_back(state.activations.peak());
     result_.peak_kept.push_back(state.kept.peak());
@@ -282,8 +284,8 @@ void Worker::DoReduction(const RunAction& action) {
   const std::shared_ptr<Reduction> reduction = ReductionOf(action.stage, action.step);
   switch (group.purpose) {
     case Purpose::kNorm:
-      reduction->done = transport_.PostAllReduce(action.stage, reduction->values,
-                                                 TakeNorms(action, reduction->values));
+      reduction->done =
+          transport_.PostAllReduce(action.stage, reduction->values, TakeNorms(action, *reduction));
       break;
     case Purpose::kBarrier:
       reduction->done = transport_.PostAllReduce(action.stage, {}, LastIssued());
@@ -312,7 +314,7 @@ std::shared_ptr<Worker::Reduction> Worker::ReductionOf(int group, int64_t step) 
   if (!reduction) {
     reduction = std::make_shared<Reduction>();
     if (schedule_.groups[static_cast<size_t>(group)].purpose == Purpose::kNorm) {
-      reduction->values.assign(static_cast<size_t>(options_.norm_values), 0.0);
+      PlaceNorms(step, *reduction);
     }
   }
   return reduction;
@@ -328,15 +330,28 @@ std::shared_ptr<Worker::Reduction> Worker::NormOf(int64_t step) {
   return nullptr;
 }
 
+/// In the backend's memory, else in the reduction's own: zero after the event, if there is one.
+void Worker::PlaceNorms(int64_t step, Reduction& reduction) {
+  const NormPlace place = compute_.NormsOf(step);
+  if (place.values.empty()) {
+    reduction.own.assign(static_cast<size_t>(options_.norm_values), 0.0);
+    reduction.values = reduction.own;
+    return;
+  }
+  CHECK(place.values.size() == static_cast<size_t>(options_.norm_values));
+  reduction.values = place.values;
+  reduction.cleared = place.cleared;
+}
+
 /// Of each stage of the group that speaks for its slice; after its gradients have met those of its
 /// copies.
-std::vector<EventPtr> Worker::TakeNorms(const RunAction& action, std::vector<double>& norms) {
+std::vector<EventPtr> Worker::TakeNorms(const RunAction& action, const Reduction& norm) {
   const CollectiveGroup& group = schedule_.groups[static_cast<size_t>(action.stage)];
-  std::vector<EventPtr> ready;
+  std::vector<EventPtr> ready = Pending({norm.cleared});
   for (size_t i = 0; i < stages_.size(); ++i) {
     const StageState& state = stages_[i];
     if (!plan_.stages[i].speaks || !IsMember(group, state.stage)) continue;
-    std::vector<EventPtr> after;
+    std::vector<EventPtr> after = Pending({norm.cleared});
     if (const CollectiveGroup* copies = WeightGroupOf(schedule_, state.stage)) {
       const auto number = static_cast<int>(copies - schedule_.groups.data());
       after.push_back(reductions_.at({number, action.step})->done);
@@ -345,7 +360,7 @@ std::vector<EventPtr> Worker::TakeNorms(const RunAction& action, std::vector<dou
     task.action = action;
     task.action.stage = state.stage;
     task.gradients = static_cast<int>(action.step % state.gradient_buffers);
-    task.norms = norms.data();
+    task.norms = norm.values.data();
     ready.push_back(compute_.Start(task, after));
   }
   return ready;
@@ -367,6 +382,7 @@ EventPtr Worker::SumGradients(const RunAction& action) {
 EventPtr Worker::SumShared(const RunAction& action) {
   const CollectiveGroup& group = schedule_.groups[static_cast<size_t>(action.stage)];
   std::vector<GradientPart> parts;
+  std::vector<EventPtr> after = LastIssued();
   for (size_t i = 0; i < stages_.size(); ++i) {
     const StageState& state = stages_[i];
     if (!IsMember(group, state.stage)) continue;
@@ -374,9 +390,11 @@ EventPtr Worker::SumShared(const RunAction& action) {
     parts.push_back({state.stage, compute_.SharedGradient(state.stage, buffer), nullptr});
     if (!plan_.stages[i].speaks || !schedule_.IsFirst(state.stage)) continue;
     const std::shared_ptr<Reduction> norm = NormOf(action.step);
-    if (norm && !norm->values.empty()) parts.back().squared_norm = norm->values.data();
+    if (!norm || norm->values.empty()) continue;
+    parts.back().squared_norm = norm->values.data();
+    if (norm->cleared) after.push_back(norm->cleared);
   }
-  return transport_.PostGradientSum(action.stage, parts, LastIssued());
+  return transport_.PostGradientSum(action.stage, parts, after);
 }
 
 /// What the compute lane has to have done for all that was issued to be done.

@@ -91,7 +91,9 @@ class Worker {
   };
   /// A collective under way: the values it sums and the event after which they are there.
   struct Reduction {
-    std::vector<double> values;
+    std::span<double> values;
+    std::vector<double> own;  // where the backend has no place for the values
+    EventPtr cleared;         // after which the values are zero; null: they are
     EventPtr done;
   };
   struct Issued {
@@ -116,7 +118,8 @@ class Worker {
   }
   void DoUpdate(const RunAction& action);
   void DoReduction(const RunAction& action);
-  std::vector<EventPtr> TakeNorms(const RunAction& action, std::vector<double>& norms);
+  void PlaceNorms(int64_t step, Reduction& reduction);
+  std::vector<EventPtr> TakeNorms(const RunAction& action, const Reduction& norm);
   EventPtr SumGradients(const RunAction& action);
   EventPtr SumShared(const RunAction& action);
   std::shared_ptr<Reduction> ReductionOf(int group, int64_t step);

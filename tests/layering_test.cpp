@@ -41,7 +41,7 @@ std::vector<fs::path> SourcesOf(const std::string& room) {
       entry.disable_recursion_pending();
     }
     const fs::path extension = entry->path().extension();
-    if (extension == ".h" || extension == ".cpp" || extension == ".cu") {
+    if (extension == ".h" || extension == ".cpp" || extension == ".cu" || extension == ".cuh") {
       sources.push_back(fs::relative(entry->path(), Root()));
     }
   }
@@ -92,6 +92,28 @@ TEST(Layering, OnlyToolsKnowTheCommandLine) {
       }
     }
   }
+}
+
+/// All but runtime/cuda/ is built and tested where there is no CUDA.
+TEST(Layering, OnlyTheGpuBackendKnowsCuda) {
+  static const std::regex kCuda(R"(^\s*#\s*include\s*<(cuda|cublas|nccl|nv).*)");
+  int inside = 0;
+  for (const auto& [room, below] : Floors()) {
+    for (const fs::path& source : SourcesOf(room)) {
+      const bool backend = source.string().starts_with("runtime/cuda/");
+      if (source.string().starts_with("tests/")) continue;
+      for (const std::string& line : LinesOf(source)) {
+        if (!std::regex_match(line, kCuda)) continue;
+        EXPECT_TRUE(backend) << source << ": " << line;
+        ++inside;
+      }
+      if (backend) continue;
+      for (const std::string& included : IncludesOf(source)) {
+        EXPECT_FALSE(included.starts_with("runtime/cuda/")) << source << ": " << included;
+      }
+    }
+  }
+  EXPECT_GT(inside, 0);
 }
 
 TEST(Layering, HeavyHeadersStayInSources) {

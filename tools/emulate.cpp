@@ -42,7 +42,7 @@ void RefuseTraining(const Arguments& arguments) {
   std::erase_if(flags, [](const Flag& flag) {
     return flag.name == "deadline" || flag.name == "tied";  // an exchange of messages as well
   });
-  for (const char* name : {"backend", "delay", "loss", "log", "predict-from"}) {
+  for (const char* name : {"backend", "transport", "delay", "loss", "log", "predict-from"}) {
     flags.push_back({name, "", ""});
   }
   RefuseGiven(arguments, flags, "--compute emulated trains nothing");

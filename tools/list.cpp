@@ -7,6 +7,7 @@
 #include "models/hardware/machine.h"
 #include "models/schedule/generators.h"
 #include "runtime/correction/correction.h"
+#include "runtime/device/backend.h"
 #include "runtime/optimizer/optimizer.h"
 #include "tools/arguments.h"
 #include "tools/subcommand.h"
@@ -71,7 +72,9 @@ std::vector<Kind> Kinds() {
       {"corrections", Unexplained(CorrectionNames())},
       {"backends",
        {{"threads", "a thread per rank, runs every schedule"},
-        {"serial", "the reference in one thread, of every schedule"}}},
+        {"serial", "the reference in one thread, of every schedule"},
+        {"mpi", "a process per rank"},
+        {"cuda", "ranks on GPUs; here: " + DescribeCuda()}}},
       {"computes",
        {{"real", "stages of a network that trains"},
         {"emulated", "stages that only take their time"}}},

@@ -9,6 +9,7 @@
 
 #include "models/file.h"
 #include "models/update_time.h"
+#include "runtime/device/optimizers.h"
 #include "runtime/processes/train.h"
 #include "runtime/serial.h"
 #include "tools/emulate.h"
@@ -25,7 +26,8 @@ namespace {
 
 constexpr int64_t kDefaultSteps = 20;
 constexpr int64_t kStepsAlone = 10;  ///< of stages measured alone, warm-up not counted
-constexpr std::string_view kBackends[] = {"threads", "serial", "mpi"};
+constexpr std::string_view kBackends[] = {"threads", "serial", "mpi", "cuda"};
+constexpr std::string_view kTransports[] = {"local", "nccl"};
 /// How long ranks that are processes wait for each other to appear.
 constexpr std::chrono::seconds kPatience{60};
 constexpr std::string_view kComputes[] = {"real", "emulated"};
@@ -81,7 +83,32 @@ bool LogsHere(const Arguments& arguments, const Series& series, const Wire* wire
   return wire->rank() == schedule.placement[static_cast<size_t>(schedule.stages - 1)];
 }
 
-int RunReal(const Arguments& arguments, std::string_view backend, Wire* wire) {
+/// What only GPUs have a use for.
+std::vector<Flag> GpuFlags() {
+  return {{"transport", "local|nccl",
+           "of --backend cuda: copies within the process, or NCCL (default: local; nccl for ranks "
+           "that are processes)"}};
+}
+
+/// By the flags; `launched`: a launcher has started this process.
+Gpus GpusOf(const Arguments& arguments, bool launched) {
+  Gpus gpus;
+  const bool nccl =
+      arguments.Has("transport") ? arguments.Choice("transport", kTransports) == "nccl" : launched;
+  if (launched && !nccl) {
+    throw Error(fmt::format("{}: ranks that are processes reach each other by nccl only",
+                            arguments.PlaceOf("transport")));
+  }
+  gpus.run.transport = nccl ? DeviceTransport::kNccl : DeviceTransport::kLocal;
+  if (arguments.Has("precision") && arguments.Text("precision") == "fp32") {
+    gpus.run.precision = StagePrecision::kFloat32;
+  }
+  if (launched) gpus.local_rank = LocalRank().value_or(0);
+  gpus.backend = LoadCuda(nccl);
+  return gpus;
+}
+
+int RunReal(const Arguments& arguments, std::string_view backend, Wire* wire, const Gpus& gpus) {
   const bool json = WantsJson(arguments);
   const bool serial = backend == "serial";
   const std::string trace = arguments.Output("trace");
@@ -104,6 +131,10 @@ int RunReal(const Arguments& arguments, std::string_view backend, Wire* wire) {
   }
   const TrainingOptions options =
       TrainingOf(arguments, static_cast<int>(plans.front().stages.size()), length.last);
+  if (gpus.backend) {
+    CheckDeviceShape(options.shape);
+    CheckDeviceOptimizer(options.optimizer, options.correction);
+  }
   const Corpus corpus = CorpusOf(arguments, options);
   if (!folder.empty()) {
     std::filesystem::create_directories(folder);
@@ -130,8 +161,8 @@ int RunReal(const Arguments& arguments, std::string_view backend, Wire* wire) {
         own = TrainingOf(arguments, static_cast<int>(plans[k].stages.size()), length.last);
       }
       Processes processes{wire, {}};
-      auto result =
-          TrainOnce(serial ? nullptr : &*all[k].program, plans[k], own, corpus, outside, processes);
+      auto result = TrainOnce(serial ? nullptr : &*all[k].program, plans[k], own, corpus, outside,
+                              processes, gpus);
       if (!result) continue;
       all[k].runs.push_back(std::move(*result));
       all[k].clocks = std::move(processes.clocks);
@@ -180,8 +211,12 @@ int Run(const Arguments& arguments) {
   RefuseUselessTimes(arguments);
   const std::string backend =
       arguments.Has("backend") ? arguments.Choice("backend", kBackends) : std::string(kBackends[0]);
-  if (backend != "mpi") return RunReal(arguments, backend, nullptr);
-  const Launched launched = HowLaunched();
+  const bool cuda = backend == "cuda";
+  if (!cuda) RefuseGiven(arguments, GpuFlags(), "only --backend cuda has a use for it");
+  const Launched launched = cuda || backend == "mpi" ? HowLaunched() : Launched{.host = ""};
+  const bool processes = backend == "mpi" || launched.by != Launched::By::kNobody;
+  const Gpus gpus = cuda ? GpusOf(arguments, processes) : Gpus();
+  if (!processes) return RunReal(arguments, backend, nullptr, gpus);
   if (launched.by == Launched::By::kVariables && arguments.Has("ranks") &&
       arguments.Count("ranks") != launched.size) {
     throw Error(fmt::format("WORLD_SIZE is {}, but --ranks {}: there is a process for each rank",
@@ -191,7 +226,7 @@ int Run(const Arguments& arguments) {
       arguments.Has("deadline") ? arguments.Duration("deadline") : Nanoseconds{kPatience});
   const std::unique_ptr<Wire> wire = OpenWire(launched, patience);
   try {
-    return RunReal(arguments, backend, wire.get());
+    return RunReal(arguments, backend, wire.get(), gpus);
   } catch (const StoppedByPeer&) {
     wire->Abandon();
     return 2;  // the rank that failed says why
@@ -220,6 +255,9 @@ Subcommand RunCommand() {
           "--backend mpi: start as many processes as ranks with mpirun or srun, on one machine or\n"
           "many, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for each, as torchrun does.\n"
           "Rank 0 prints and writes the files.\n\n"
+          "--backend cuda: the ranks share the GPUs of this machine; started as a process per "
+          "rank,\n"
+          "like mpi, each takes the GPU of its LOCAL_RANK and they talk by NCCL.\n\n"
           "--compute emulated trains nothing: every stage sleeps for its time (--forward ... "
           "--costs),\n"
           "messages are real, and the run is held against its simulation. Many more ranks than "
@@ -240,11 +278,12 @@ Subcommand RunCommand() {
       .flags = Concatenate(
           {ScheduleFlags(),
            {{"steps", "COUNT", fmt::format("updates (default: {})", kDefaultSteps)},
-            {"backend", "threads|serial|mpi",
-             "a thread per rank, the serial reference, or a process per rank"},
+            {"backend", "threads|serial|mpi|cuda",
+             "a thread per rank, the serial reference, a process per rank, or GPUs"},
             {"compute", "real|emulated", "train, or only take the times given (default: real)"},
             {"delay", "COUNT[,COUNT...]",
              "of --backend serial: gradient delay of all stages or of each"}},
+           GpuFlags(),
            TrainingFlags(),
            CheckpointFlags(),
            CostFlags(),

@@ -36,6 +36,21 @@ std::string GoodCheckpoint(const CheckpointWriter* writer, int64_t diverged_at) 
   return fmt::format("; the last good checkpoint is {}", (folder / StepFolderName(step)).string());
 }
 
+TrainingResult OnThreads(const Program& program, const TrainingOptions& options,
+                         const Corpus& corpus, const Gpus& gpus) {
+  if (!gpus.backend) return TrainOnThreads(program, options, corpus);
+  return TrainOnThreads(program, ValidatedOnDevice(options, *gpus.backend, gpus.run, corpus),
+                        corpus, OnDevices(*gpus.backend, gpus.run), {});
+}
+
+std::optional<ProcessesResult> OnProcesses(const Program& program, const TrainingOptions& options,
+                                           const Corpus& corpus, Wire& wire, const Gpus& gpus) {
+  if (!gpus.backend) return TrainOnProcesses(program, options, corpus, wire);
+  return TrainOnProcesses(program, ValidatedOnDevice(options, *gpus.backend, gpus.run, corpus),
+                          corpus, wire, OnDeviceOfProcess(*gpus.backend, gpus.run, gpus.local_rank),
+                          {});
+}
+
 }  // namespace
 
 Length LengthOf(const Arguments& arguments, const CheckpointPlan& plan, int64_t otherwise) {
@@ -50,7 +65,8 @@ Length LengthOf(const Arguments& arguments, const CheckpointPlan& plan, int64_t 
 
 std::optional<TrainingResult> TrainOnce(const Program* program, const SerialPlan& plan,
                                         TrainingOptions options, const Corpus& corpus,
-                                        const Outside& outside, Processes& processes) {
+                                        const Outside& outside, Processes& processes,
+                                        const Gpus& gpus) {
   const int64_t first = outside.checkpoints.first_step();
   const RunExtent extent{first, first + plan.steps, TokensPerStep(options, plan.microbatches)};
   const int ranks = program != nullptr ? program->schedule().ranks : 1;
@@ -73,8 +89,8 @@ std::optional<TrainingResult> TrainOnce(const Program* program, const SerialPlan
     if (program == nullptr) {
       result = TrainSerially(plan, options, corpus);
     } else if (processes.wire == nullptr) {
-      result = TrainOnThreads(*program, options, corpus);
-    } else if (auto of_all = TrainOnProcesses(*program, options, corpus, *processes.wire)) {
+      result = OnThreads(*program, options, corpus, gpus);
+    } else if (auto of_all = OnProcesses(*program, options, corpus, *processes.wire, gpus)) {
       result = std::move(of_all->training);
       processes.clocks = std::move(of_all->clocks);
     }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "models/schedule/program.h"
+#include "runtime/device/train.h"
 #include "runtime/processes/train.h"
 #include "runtime/serial.h"
 #include "tools/arguments.h"
@@ -38,11 +39,19 @@ struct Processes {
   std::vector<ClockOffset> clocks;
 };
 
+/// GPUs to train on.
+struct Gpus {
+  std::unique_ptr<DeviceBackend> backend;  ///< null: trained on the processor
+  DeviceRun run;
+  int local_rank = 0;  ///< of ranks that are processes
+};
+
 /// Trains for the steps of `plan`: under `program`, on threads or as one of `processes` if there
 /// are any, or serially if it is null. What to say about it goes to stderr. Nothing on processes
 /// other than rank 0.
 std::optional<TrainingResult> TrainOnce(const Program* program, const SerialPlan& plan,
                                         TrainingOptions options, const Corpus& corpus,
-                                        const Outside& outside, Processes& processes);
+                                        const Outside& outside, Processes& processes,
+                                        const Gpus& gpus);
 
 }  // namespace pipelag

@@ -46,6 +46,9 @@ ProductPrecision PrecisionOf(const Arguments& arguments) {
   if (!arguments.Has("precision") || arguments.Choice("precision", kKnown) == kKnown[0]) {
     return ProductPrecision::kFp32;
   }
+  if (arguments.Has("backend") && arguments.Text("backend") == "cuda") {
+    return ProductPrecision::kFp32;  // of what this processor multiplies
+  }
   try {
     CheckPrecision(ProductPrecision::kBf16);
   } catch (const Error& error) {
@@ -87,7 +90,7 @@ std::vector<Flag> CommonTrainingFlags() {
        "activation function, or all but the inputs of blocks (default: none)"},
       {"precision", "fp32|bf16",
        "of the linear layers' products; weights, gradients and optimizer are fp32 in either "
-       "(default: fp32)"},
+       "(default: fp32; on GPUs bf16, of activations and messages too)"},
       {"split", "even|COUNT[,COUNT...]", "layers of each stage (default: even)"},
       {"vocabulary", "COUNT", "tokens there are, 50257 for GPT-2's (default: 256, for bytes)"},
       {"data", "FILE[,FILE...]",

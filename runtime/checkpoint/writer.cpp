@@ -98,12 +98,20 @@ int64_t CheckpointWriter::NextAfter(int64_t version) const {
   return std::min(last_, (version / settings_.every + 1) * settings_.every);
 }
 
+/// Whether a later checkpoint holds the version beside its own.
+bool CheckpointWriter::Keeps(int stage, int64_t version) const {
+  const int64_t oldest = NextAfter(version) - delays_[static_cast<size_t>(stage)];
+  return version < last_ && oldest <= version;
+}
+
+bool CheckpointWriter::Wants(int stage, int64_t version) const {
+  return version == NextAfter(version - 1) || Keeps(stage, version);
+}
+
 void CheckpointWriter::Keep(int stage, int64_t version, int64_t elements, const float* weights) {
   const auto s = static_cast<size_t>(stage);
+  if (Keeps(stage, version)) kept_[s][version].assign(weights, weights + elements);
   const int64_t oldest = NextAfter(version) - delays_[s];
-  if (version < last_ && oldest <= version) {
-    kept_[s][version].assign(weights, weights + elements);
-  }
   std::erase_if(kept_[s], [&](const auto& entry) { return entry.first < oldest; });
 }
 

@@ -53,6 +53,8 @@ class CheckpointWriter {
 
   /// Before the first update, oldest first: versions that the run begins with.
   void Begin(int stage, int64_t version, const StageLayout& layout, const float* weights);
+  /// Whether Updated looks at this version at all: what is on a device need not be fetched else.
+  bool Wants(int stage, int64_t version) const;
   /// Right after the update that made `version`. Used by one thread per stage at a time. Throws
   /// Error if a file cannot be written, Diverged for a value that is not finite.
   void Updated(int stage, int64_t version, Optimizer& optimizer, const float* weights);
@@ -65,6 +67,7 @@ class CheckpointWriter {
   using Versions = std::map<int64_t, std::vector<float>>;
 
   int64_t NextAfter(int64_t version) const;
+  bool Keeps(int stage, int64_t version) const;
   void Keep(int stage, int64_t version, int64_t elements, const float* weights);
   void WriteStage(int stage, int64_t step, Optimizer& optimizer, const float* weights);
   void FinishStep(int64_t step);

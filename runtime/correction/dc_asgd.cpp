@@ -6,19 +6,10 @@
 #include "models/error.h"
 
 namespace pipelag {
-namespace {
-
-constexpr float kConstantStrength = 0.04f;
-constexpr float kAdaptiveStrength = 2.0f;
-constexpr float kKept = 0.95f;
-constexpr float kEpsilon = 1e-7f;
-
-}  // namespace
-
 DcAsgd::DcAsgd(const CorrectionOptions& options, std::unique_ptr<Optimizer> inner_one,
                StageDelay stage_delay, bool adaptive)
     : Correction(std::move(inner_one), stage_delay),
-      strength_(options.strength.value_or(adaptive ? kAdaptiveStrength : kConstantStrength)),
+      strength_(DcAsgdSettings(options, adaptive).strength),
       corrected_(static_cast<size_t>(largest_tensor())) {
   if (adaptive && delay().updates > 0 && strength_ != 0) {
     squares_.resize(static_cast<size_t>(layout().size()), 0.0f);
@@ -41,18 +32,17 @@ void DcAsgd::ComputeUpdate(const TensorUpdate& update, float* displacement) {
     return;
   }
   if (update.taken_at == nullptr) {
-    throw Error(
-        "dc-asgd needs the weights that a gradient was taken at, and this schedule does not keep "
-        "them until the update");
+    throw Error(kWeightsAreGone);
   }
   const StageTensor& place = tensor(update.tensor);
+  constexpr float kKept = DcAsgdSettings::kKept;
   float* squares = squares_.empty() ? nullptr : squares_.data() + place.offset;
   for (int64_t i = 0; i < place.elements(); ++i) {
     const float g = update.gradient[i];
     float strength = strength_;
     if (squares != nullptr) {
       squares[i] = kKept * squares[i] + (1 - kKept) * (g * g);
-      strength /= std::sqrt(squares[i] + kEpsilon);
+      strength /= std::sqrt(squares[i] + DcAsgdSettings::kEpsilon);
     }
     corrected_[static_cast<size_t>(i)] =
         g + strength * (g * g) * (update.weights[i] - update.taken_at[i]);

@@ -7,6 +7,23 @@
 
 namespace pipelag {
 
+/// How g is weighed, of the options or else by default.
+struct DcAsgdSettings {
+  static constexpr float kKept = 0.95f;
+  static constexpr float kEpsilon = 1e-7f;
+
+  DcAsgdSettings(const CorrectionOptions& options, bool is_adaptive)
+      : strength(options.strength.value_or(is_adaptive ? 2.0f : 0.04f)), adaptive(is_adaptive) {}
+
+  float strength;  ///< λ or λ0
+  bool adaptive;
+};
+
+/// Whose message it is wherever an update finds them gone.
+constexpr const char* kWeightsAreGone =
+    "dc-asgd needs the weights that a gradient was taken at, and this schedule does not keep them "
+    "until the update";
+
 /// The optimizer gets g + λ g² (w_now − w_taken) elementwise (Zheng et al., arXiv 1609.08326). λ is
 /// constant (default 0.04), or adaptive: λ0 / √(s + 1e-7), s ← 0.95 s + 0.05 g² (default λ0 2).
 /// Keeps no weights of its own: needs a schedule that stashes those the gradient was taken at.

@@ -8,7 +8,7 @@ namespace pipelag {
 ErrorFeedback::ErrorFeedback(const CorrectionOptions& options, std::unique_ptr<Optimizer> inner_one,
                              StageDelay stage_delay)
     : Correction(std::move(inner_one), stage_delay),
-      strength_(options.strength.value_or(1.0f)),
+      strength_(FeedbackStrength(options)),
       decay_inside_(options.decay_inside),
       rescale_previous_(options.rescale_previous),
       repeat_first_(options.repeat_first),

@@ -7,6 +7,11 @@
 
 namespace pipelag {
 
+/// λ: of the options, else the default.
+inline float FeedbackStrength(const CorrectionOptions& options) {
+  return options.strength.value_or(1.0f);
+}
+
 /// x ← x − [u + c (u − u_prev)], u_prev ← u, c = λ τ at delay τ (Zmushko et al., arXiv 2606.30634:
 /// λ = τ = 1, x − 2u + u_prev; a horizon of τ updates is the natural generalisation). u is the
 /// optimizer's displacement; its moments see gradients only. Without weight decay x is what weight

@@ -5,6 +5,12 @@
 
 namespace pipelag {
 
+/// K: of the options, else the default. Throws Error if it is not positive.
+int64_t AnnealedUpdates(const CorrectionOptions& options);
+
+/// The rate of update `number` out of what it would be.
+float AnnealedRate(float rate, const StageDelay& delay, int64_t anneal_updates, int64_t number);
+
 /// lr / τ^(1 − min(k / K, 1)) with k = 0 at the first delayed update (Yang et al., arXiv
 /// 1910.05124, technique 1). A delay of 1 changes nothing. The source counts K in epochs, which a
 /// run over sampled windows does not have. Default K: 100 updates.

@@ -5,6 +5,14 @@
 
 namespace pipelag {
 
+/// ρ: of the options, else the default.
+inline float DampingExponent(const CorrectionOptions& options) {
+  return options.exponent.value_or(0.5f);
+}
+
+/// The rate of update `number` out of what it would be.
+float DampedRate(float rate, const StageDelay& delay, float exponent, int64_t number);
+
 /// lr / τ^ρ (an option of AsyncPP, Ajanthan et al., arXiv 2505.01099). A delay of 1 changes
 /// nothing. Default ρ: 0.5.
 class RateDamping : public Correction {

@@ -9,15 +9,19 @@
 
 namespace pipelag {
 
+float PredictionHorizon(const CorrectionOptions& options, const StageDelay& delay) {
+  if (delay.updates == 0) return 0;
+  const float horizon = options.horizon.value_or(static_cast<float>(delay.updates));
+  if (!(horizon >= 0)) {
+    throw Error(fmt::format("weights cannot be predicted {} updates ahead", horizon));
+  }
+  return horizon;
+}
+
 WeightPrediction::WeightPrediction(const CorrectionOptions& options,
                                    std::unique_ptr<Optimizer> inner_one, StageDelay stage_delay)
     : Correction(std::move(inner_one), stage_delay),
-      horizon_(delay().updates == 0
-                   ? 0.0f
-                   : options.horizon.value_or(static_cast<float>(delay().updates))) {
-  if (!(horizon_ >= 0)) {
-    throw Error(fmt::format("weights cannot be predicted {} updates ahead", horizon_));
-  }
+      horizon_(PredictionHorizon(options, stage_delay)) {
   if (horizon_ > 0) master_.resize(static_cast<size_t>(layout().size()), 0.0f);
 }
 

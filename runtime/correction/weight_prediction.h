@@ -8,6 +8,9 @@
 
 namespace pipelag {
 
+/// h: of the options, else the stage's delay; 0 at delay 0. Throws Error if it is no horizon.
+float PredictionHorizon(const CorrectionOptions& options, const StageDelay& delay);
+
 /// y ← y − u (with decay), the master weights; readers get y + h (y − y_before), the last update
 /// continued h updates further: SpecTrain (Chen et al., arXiv 1809.02839) with any optimizer's own
 /// displacement as its velocity, as in XPipe (Guan et al., arXiv 1911.04610) for Adam. Default h:

@@ -236,7 +236,7 @@ void CpuCompute::Update(StageState& stage, const ComputeTask& task) {
   if (stage.network.last() && on_update_) on_update_(task.action.step, rate, norm);
 }
 
-std::string CpuCompute::NotFinite(size_t index) const {
+std::string CpuCompute::NotFinite(size_t index) {
   std::string tensor;
   for (const float* weights : stages_[index]->weights) {
     if (tensor.empty()) tensor = FirstNotFinite(layout(index), weights);

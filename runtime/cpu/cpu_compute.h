@@ -1,28 +1,20 @@
 // Compute on the calling thread of a CPU: a task has happened when Start returns.
 #pragma once
 
-#include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "runtime/compute.h"
+#include "runtime/backends.h"
 #include "runtime/cpu/arena.h"
 #include "runtime/network/stage.h"
-#include "runtime/rank_plan.h"
-#include "runtime/run_control.h"
 #include "runtime/training.h"
 
 namespace pipelag {
 
 /// Stages of one rank. `options`, `corpus` and `control` are borrowed.
-class CpuCompute : public Compute {
+class CpuCompute : public TrainingCompute {
  public:
-  /// Told of every update of the last stage; may be called from any thread that computes.
-  using OnUpdate =
-      std::function<void(int64_t step, float learning_rate, std::optional<double> gradient_norm)>;
-
   /// `microbatches` per step: gradients are means over the whole batch.
   CpuCompute(const RankPlan& plan, const TrainingOptions& options, int microbatches,
              const Corpus& corpus, const RunControl& control, OnUpdate on_update = {});
@@ -32,14 +24,17 @@ class CpuCompute : public Compute {
   std::span<float> SharedGradient(int stage, int index) override;
   EventPtr Start(const ComputeTask& task, std::span<const EventPtr> after) override;
 
-  /// What the run ends with on the `index`-th stage of the plan.
-  const float* FinalWeights(size_t index, int newest_buffer) const {
+  size_t message_bytes() const override {
+    return static_cast<size_t>(message_elements_) * sizeof(float);
+  }
+  const float* FinalWeights(size_t index, int newest_buffer) override {
     const StageState& stage = *stages_[index];
     return stage.optimizer->FinalWeights(stage.weights[static_cast<size_t>(newest_buffer)]);
   }
-  const StageLayout& layout(size_t index) const { return stages_[index]->network.layout(); }
-  /// The first tensor of the `index`-th stage of which some version is not finite; else empty.
-  std::string NotFinite(size_t index) const;
+  const StageLayout& layout(size_t index) const override {
+    return stages_[index]->network.layout();
+  }
+  std::string NotFinite(size_t index) override;
 
  private:
   struct StageState {

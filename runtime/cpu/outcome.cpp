@@ -94,7 +94,9 @@ TrainingResult Outcome(const Program& program, const TrainingOptions& options, c
   training.weights_sha256 = WeightsSha256(placed);
   if (options.on_final_weights) options.on_final_weights(placed);
   training.validation_tokens = TokensPerStep(options, 1) * options.validation_microbatches;
-  SetValidationLoss(options, ValidationLoss(options, corpus, pointers), training);
+  const double loss =
+      options.validation ? options.validation(pointers) : ValidationLoss(options, corpus, pointers);
+  SetValidationLoss(options, loss, training);
   return training;
 }
 

@@ -7,11 +7,6 @@
 #include "runtime/network/linear.h"
 
 namespace pipelag {
-namespace {
-
-constexpr double kRotaryBase = 10000;
-
-}  // namespace
 
 template <class Real>
 Attention<Real>::Attention(const NetworkShape& shape, int64_t batch, Products<Real>& products)
@@ -24,15 +19,7 @@ Attention<Real>::Attention(const NetworkShape& shape, int64_t batch, Products<Re
       kv_cols_(shape.kv_size()) {
   scores_.resize(static_cast<size_t>(sequence_ * sequence_));
   if (shape.positions != PositionChoice::kRotary) return;
-  const int64_t d = shape.head_size();
-  for (int64_t t = 0; t < sequence_; ++t) {
-    for (int64_t i = 0; i < d / 2; ++i) {
-      const double power = -2.0 * static_cast<double>(i) / static_cast<double>(d);
-      const double angle = static_cast<double>(t) * std::pow(kRotaryBase, power);
-      cosines_.push_back(static_cast<Real>(std::cos(angle)));
-      sines_.push_back(static_cast<Real>(std::sin(angle)));
-    }
-  }
+  rotary_ = MakeRotaryTables<Real>(sequence_, shape.head_size());
 }
 
 template <class Real>
@@ -46,12 +33,12 @@ void Attention<Real>::ForMatrices(const AttentionTensors& at, Body body) const {
 
 template <class Real>
 void Attention<Real>::Rotate(Real direction, Real* qkv) const {
-  if (cosines_.empty()) return;
+  if (rotary_.cosines.empty()) return;
   const int64_t d = cols_ / heads_;
   const int64_t half = d / 2;
   for (int64_t row = 0; row < batch_ * sequence_; ++row) {
-    const Real* cosines = cosines_.data() + row % sequence_ * half;
-    const Real* sines = sines_.data() + row % sequence_ * half;
+    const Real* cosines = rotary_.cosines.data() + row % sequence_ * half;
+    const Real* sines = rotary_.sines.data() + row % sequence_ * half;
     for (int64_t h = 0; h < heads_ + kv_heads_; ++h) {
       Real* low = qkv + row * qkv_cols() + h * d;
       Real* high = low + half;

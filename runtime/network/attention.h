@@ -8,6 +8,7 @@
 #include "models/network.h"
 #include "runtime/network/layout.h"
 #include "runtime/network/products.h"
+#include "runtime/network/rotary.h"
 
 namespace pipelag {
 
@@ -62,9 +63,8 @@ class Attention {
   int64_t kv_heads_;
   int64_t cols_;
   int64_t kv_cols_;
-  std::vector<Real> cosines_;  ///< (T, D/2); empty without rotation
-  std::vector<Real> sines_;
-  std::vector<Real> scores_;  ///< gradient of one head's attention matrix
+  RotaryTables<Real> rotary_;  ///< empty without rotation
+  std::vector<Real> scores_;   ///< gradient of one head's attention matrix
 };
 
 extern template class Attention<float>;

@@ -11,6 +11,7 @@
 #include "runtime/network/attention.h"
 #include "runtime/network/feed_forward.h"
 #include "runtime/network/norm.h"
+#include "runtime/network/stage_tensors.h"
 
 namespace pipelag {
 
@@ -22,15 +23,6 @@ class Places {
 
  private:
   int64_t next_ = 0;
-};
-
-/// Offsets of one block's tensors in the stage's buffer; −1: there is no such tensor.
-struct BlockTensors {
-  int64_t norm1_gain = -1, norm1_shift = -1;
-  AttentionTensors attention;
-  int64_t projection = -1, projection_bias = -1;
-  int64_t norm2_gain = -1, norm2_shift = -1;
-  FeedForwardTensors mlp;
 };
 
 /// What a block computes on its way; its input and output are not among them.

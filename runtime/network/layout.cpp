@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <thread>
 
 #include "models/error.h"
 #include "models/random.h"
@@ -153,6 +155,23 @@ int TensorCount(const NetworkShape& shape) {
   return EmbeddingCount(shape) + TensorsPerLayer(shape) * shape.layers + head;
 }
 
+namespace {
+
+/// All of 0 to `count`: much of it in one piece for each core. Drawing a billion values takes one
+/// of them half a minute.
+void InPieces(int64_t count, const std::function<void(int64_t begin, int64_t end)>& piece) {
+  constexpr int64_t kLeast = int64_t{1} << 22;
+  const int64_t cores = std::max(1U, std::thread::hardware_concurrency());
+  const int64_t pieces = std::clamp<int64_t>(count / kLeast, 1, cores);
+  if (pieces == 1) return piece(0, count);
+  std::vector<std::jthread> threads;
+  for (int64_t k = 0; k < pieces; ++k) {
+    threads.emplace_back([&, k] { piece(count * k / pieces, count * (k + 1) / pieces); });
+  }
+}
+
+}  // namespace
+
 void InitialiseWeights(const StageLayout& layout, const NetworkShape& shape, uint64_t seed,
                        float* weights) {
   std::fill(weights, weights + layout.size(), 0.0f);
@@ -165,11 +184,13 @@ void InitialiseWeights(const StageLayout& layout, const NetworkShape& shape, uin
     }
     const bool residual = tensor.initial == InitialValue::kResidual;
     const double deviation = residual ? 0.02 / std::sqrt(2.0 * shape.layers) : 0.02;
-    for (int64_t i = 0; i < tensor.elements(); ++i) {
-      const uint64_t bits = RandomBits(seed, static_cast<uint64_t>(tensor.global_index),
-                                       static_cast<uint64_t>(i), kWeightStream);
-      values[i] = static_cast<float>(deviation * StandardNormal(bits));
-    }
+    InPieces(tensor.elements(), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const uint64_t bits = RandomBits(seed, static_cast<uint64_t>(tensor.global_index),
+                                         static_cast<uint64_t>(i), kWeightStream);
+        values[i] = static_cast<float>(deviation * StandardNormal(bits));
+      }
+    });
   }
 }
 

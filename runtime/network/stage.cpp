@@ -33,7 +33,8 @@ StageNetwork<Real>::StageNetwork(const NetworkShape& shape, LayerRange range, in
       rows_(batch_ * sequence_),
       vocabulary_(shape.vocabulary),
       products_(std::make_unique<Products<Real>>(precision)),
-      block_(shape, batch_, *products_) {
+      block_(shape, batch_, *products_),
+      tensors_(FindTensors(layout_, shape, range)) {
   CHECK(microbatch_size >= 1);
   CHECK(recompute != Recompute::kAlternate);
   if (shape.vocabulary > kMostTokens) {
@@ -41,7 +42,6 @@ StageNetwork<Real>::StageNetwork(const NetworkShape& shape, LayerRange range, in
                             shape.vocabulary, kMostTokens));
   }
   const int layers = range.last - range.first;
-  FindTensors(shape, layers);
   PlaceGradients(layers);
   PlaceResults(layers);
   const int64_t widest = std::max(
@@ -49,49 +49,6 @@ StageNetwork<Real>::StageNetwork(const NetworkShape& shape, LayerRange range, in
   wide_.resize(static_cast<size_t>(widest));
   narrow_.resize(static_cast<size_t>(rows_ * cols_));
   stream_.resize(first_ ? static_cast<size_t>(rows_ * cols_) : 0);
-}
-
-template <class Real>
-void StageNetwork<Real>::FindTensors(const NetworkShape& shape, int layers) {
-  auto next = layout_.tensors().begin();
-  const auto take = [&](int64_t& offset) { offset = (next++)->offset; };
-  const auto linear = [&](int64_t& weight, int64_t& bias) {
-    take(weight);
-    if (shape.bias) take(bias);
-  };
-  const auto norm = [&](int64_t& gain, int64_t& shift) {
-    take(gain);
-    if (shape.norm_shifts()) take(shift);
-  };
-  if (first_) {
-    take(token_table_);
-    if (shape.positions == PositionChoice::kLearned) take(position_table_);
-  }
-  for (int layer = 0; layer < layers; ++layer) {
-    BlockTensors& block = tensors_.emplace_back();
-    norm(block.norm1_gain, block.norm1_shift);
-    linear(block.attention.query, block.attention.query_bias);
-    if (!shape.packed_attention()) {
-      linear(block.attention.key, block.attention.key_bias);
-      linear(block.attention.value, block.attention.value_bias);
-    }
-    linear(block.projection, block.projection_bias);
-    norm(block.norm2_gain, block.norm2_shift);
-    if (shape.mlp == MlpChoice::kSwiGlu) linear(block.mlp.gate, block.mlp.gate_bias);
-    linear(block.mlp.up, block.mlp.up_bias);
-    linear(block.mlp.down, block.mlp.down_bias);
-  }
-  if (last_) {
-    norm(final_gain_, final_shift_);
-    if (layout_.joins()) {
-      head_ = token_table_;
-      head_gradient_ = layout_.size();
-    } else {
-      take(head_);
-      head_gradient_ = head_;
-    }
-  }
-  CHECK(next == layout_.tensors().end());
 }
 
 template <class Real>
@@ -190,7 +147,7 @@ BlockPointers<const Real> StageNetwork<Real>::Recovered(const Plan& plan, size_t
                                                         Real* kept) {
   const auto from = ResolveAll<const Real>(plan.blocks[b], activation, kept);
   const auto to = ResolveAll<Real>(plan.blocks[b], nullptr, kept);
-  block_.Recalculate(recompute_, weights, tensors_[b], StreamIn(b, activation), from, to);
+  block_.Recalculate(recompute_, weights, tensors_.blocks[b], StreamIn(b, activation), from, to);
   return from;
 }
 
@@ -200,7 +157,7 @@ std::array<const Real*, StageNetwork<Real>::kHeadResults> StageNetwork<Real>::Re
     Real* kept) {
   const auto to = ResolveAll<Real>(plan.head, nullptr, kept);
   if (recompute_ != Recompute::kNone) {
-    FinalNorm(weights, StreamIn(tensors_.size(), activation), to);
+    FinalNorm(weights, StreamIn(tensors_.blocks.size(), activation), to);
   }
   if (recompute_ == Recompute::kFull) PredictTokens(weights, targets, to);
   return ResolveAll<const Real>(plan.head, activation, kept);
@@ -211,14 +168,14 @@ double StageNetwork<Real>::Forward(const Real* weights, const Token* tokens, con
                                    const Token* targets, Real* activation, Real* output) {
   Real* stream = Resolve<Real>(streams_.front(), activation, nullptr);
   if (first_) {
-    EmbedForward(tokens, batch_, sequence_, cols_, weights + token_table_,
-                 Optional(weights, position_table_), stream);
+    EmbedForward(tokens, batch_, sequence_, cols_, weights + tensors_.token_table,
+                 Optional(weights, tensors_.position_table), stream);
   } else {
     std::copy(input, input + boundary_elements(), stream);
   }
-  for (size_t b = 0; b < tensors_.size(); ++b) {
+  for (size_t b = 0; b < tensors_.blocks.size(); ++b) {
     Real* next = Resolve<Real>(streams_[b + 1], activation, nullptr);
-    block_.Forward(weights, tensors_[b], stream,
+    block_.Forward(weights, tensors_.blocks[b], stream,
                    ResolveAll<Real>(whole_.blocks[b], activation, nullptr), next);
     stream = next;
   }
@@ -234,14 +191,15 @@ double StageNetwork<Real>::Forward(const Real* weights, const Token* tokens, con
 template <class Real>
 void StageNetwork<Real>::FinalNorm(const Real* weights, const Real* stream,
                                    const std::array<Real*, kHeadResults>& to) const {
-  block_.norm().Forward(stream, weights + final_gain_, Optional(weights, final_shift_),
-                        to[kFinalMean], to[kFinalDeviation], to[kFinalNorm]);
+  block_.norm().Forward(stream, weights + tensors_.final_gain,
+                        Optional(weights, tensors_.final_shift), to[kFinalMean],
+                        to[kFinalDeviation], to[kFinalNorm]);
 }
 
 template <class Real>
 double StageNetwork<Real>::PredictTokens(const Real* weights, const Token* targets,
                                          const std::array<Real*, kHeadResults>& to) const {
-  LinearForward(*products_, rows_, cols_, vocabulary_, to[kFinalNorm], weights + head_,
+  LinearForward(*products_, rows_, cols_, vocabulary_, to[kFinalNorm], weights + tensors_.head,
                 to[kTokenProbabilities]);
   return CrossEntropyForward(rows_, vocabulary_, targets, to[kTokenProbabilities]);
 }
@@ -256,14 +214,14 @@ void StageNetwork<Real>::Backward(const Real* weights, const Real* activation, c
   } else {
     std::copy(output_gradient, output_gradient + boundary_elements(), stream_gradient);
   }
-  for (size_t b = tensors_.size(); b-- > 0;) {
+  for (size_t b = tensors_.blocks.size(); b-- > 0;) {
     const auto from = Recovered(whole_, b, weights, activation, nullptr);
-    block_.Backward(weights, tensors_[b], StreamIn(b, activation), from, stream_gradient,
+    block_.Backward(weights, tensors_.blocks[b], StreamIn(b, activation), from, stream_gradient,
                     wide_.data(), narrow_.data(), gradients);
   }
   if (first_) {
-    EmbedBackward(tokens, batch_, sequence_, cols_, stream_gradient, gradients + token_table_,
-                  Optional(gradients, position_table_));
+    EmbedBackward(tokens, batch_, sequence_, cols_, stream_gradient,
+                  gradients + tensors_.token_table, Optional(gradients, tensors_.position_table));
   }
 }
 
@@ -277,12 +235,12 @@ void StageNetwork<Real>::BackwardInput(const Real* weights, const Real* activati
   } else {
     std::copy(output_gradient, output_gradient + boundary_elements(), stream_gradient);
   }
-  for (size_t b = tensors_.size(); b-- > 0;) {
+  for (size_t b = tensors_.blocks.size(); b-- > 0;) {
     const auto from = Recovered(halves_, b, weights, activation, kept);
     std::array<Real*, kBlockGradients> to{};
     for (size_t g = 0; g < to.size(); ++g) to[g] = kept + kept_gradients_[b][g];
-    block_.BackwardInput(weights, tensors_[b], StreamIn(b, activation), from, stream_gradient,
-                         narrow_.data(), to);
+    block_.BackwardInput(weights, tensors_.blocks[b], StreamIn(b, activation), from,
+                         stream_gradient, narrow_.data(), to);
   }
 }
 
@@ -292,21 +250,22 @@ void StageNetwork<Real>::BackwardWeight(const Real* activation, const Token* tok
   if (last_) {
     const auto from = ResolveAll<const Real>(halves_.head, activation, kept);
     LinearBackwardWeight(*products_, rows_, cols_, vocabulary_, kept + kept_logits_,
-                         from[kFinalNorm], gradients + head_gradient_);
-    block_.norm().BackwardWeight(kept + kept_final_norm_, StreamIn(tensors_.size(), activation),
-                                 from[kFinalMean], from[kFinalDeviation], gradients + final_gain_,
-                                 Optional(gradients, final_shift_));
+                         from[kFinalNorm], gradients + tensors_.head_gradient);
+    block_.norm().BackwardWeight(kept + kept_final_norm_,
+                                 StreamIn(tensors_.blocks.size(), activation), from[kFinalMean],
+                                 from[kFinalDeviation], gradients + tensors_.final_gain,
+                                 Optional(gradients, tensors_.final_shift));
   }
-  for (size_t b = tensors_.size(); b-- > 0;) {
+  for (size_t b = tensors_.blocks.size(); b-- > 0;) {
     std::array<const Real*, kBlockGradients> of{};
     for (size_t g = 0; g < of.size(); ++g) of[g] = kept + kept_gradients_[b][g];
-    block_.BackwardWeight(tensors_[b], StreamIn(b, activation),
+    block_.BackwardWeight(tensors_.blocks[b], StreamIn(b, activation),
                           ResolveAll<const Real>(halves_.blocks[b], activation, kept), of,
                           gradients);
   }
   if (first_) {
-    EmbedBackward(tokens, batch_, sequence_, cols_, kept + kept_input_, gradients + token_table_,
-                  Optional(gradients, position_table_));
+    EmbedBackward(tokens, batch_, sequence_, cols_, kept + kept_input_,
+                  gradients + tensors_.token_table, Optional(gradients, tensors_.position_table));
   }
 }
 
@@ -318,14 +277,14 @@ void StageNetwork<Real>::HeadBackward(const Real* weights, const Real* activatio
   Real* logits = wide_.data();
   CrossEntropyBackward(rows_, vocabulary_, from[kTokenProbabilities], targets, loss_scale, logits);
   LinearBackwardWeight(*products_, rows_, cols_, vocabulary_, logits, from[kFinalNorm],
-                       gradients + head_gradient_);
-  LinearBackwardInput(*products_, rows_, cols_, vocabulary_, logits, weights + head_,
+                       gradients + tensors_.head_gradient);
+  LinearBackwardInput(*products_, rows_, cols_, vocabulary_, logits, weights + tensors_.head,
                       narrow_.data());
   std::fill(stream_gradient, stream_gradient + boundary_elements(), Real{0});
-  block_.norm().Backward(narrow_.data(), StreamIn(tensors_.size(), activation),
-                         weights + final_gain_, from[kFinalMean], from[kFinalDeviation],
-                         stream_gradient, gradients + final_gain_,
-                         Optional(gradients, final_shift_));
+  block_.norm().Backward(narrow_.data(), StreamIn(tensors_.blocks.size(), activation),
+                         weights + tensors_.final_gain, from[kFinalMean], from[kFinalDeviation],
+                         stream_gradient, gradients + tensors_.final_gain,
+                         Optional(gradients, tensors_.final_shift));
 }
 
 template <class Real>
@@ -335,12 +294,12 @@ void StageNetwork<Real>::HeadBackwardInput(const Real* weights, const Real* acti
   const auto from = RecoveredHead(halves_, weights, activation, targets, kept);
   CrossEntropyBackward(rows_, vocabulary_, from[kTokenProbabilities], targets, loss_scale,
                        kept + kept_logits_);
-  LinearBackwardInput(*products_, rows_, cols_, vocabulary_, kept + kept_logits_, weights + head_,
-                      kept + kept_final_norm_);
+  LinearBackwardInput(*products_, rows_, cols_, vocabulary_, kept + kept_logits_,
+                      weights + tensors_.head, kept + kept_final_norm_);
   std::fill(stream_gradient, stream_gradient + boundary_elements(), Real{0});
-  block_.norm().BackwardInput(kept + kept_final_norm_, StreamIn(tensors_.size(), activation),
-                              weights + final_gain_, from[kFinalMean], from[kFinalDeviation],
-                              stream_gradient);
+  block_.norm().BackwardInput(kept + kept_final_norm_, StreamIn(tensors_.blocks.size(), activation),
+                              weights + tensors_.final_gain, from[kFinalMean],
+                              from[kFinalDeviation], stream_gradient);
 }
 
 template class StageNetwork<float>;

@@ -99,7 +99,6 @@ class StageNetwork {
     std::array<Place, kHeadResults> head;
   };
 
-  void FindTensors(const NetworkShape& shape, int layers);
   void PlaceResults(int layers);
   void PlaceGradients(int layers);
   int64_t ElementsOf(HeadResult result) const;
@@ -140,13 +139,7 @@ class StageNetwork {
   std::unique_ptr<Products<Real>> products_;  ///< stays where it is: blocks point to it
   NetworkBlock<Real> block_;
 
-  std::vector<BlockTensors> tensors_;
-  int64_t token_table_ = -1;
-  int64_t position_table_ = -1;
-  int64_t final_gain_ = -1;
-  int64_t final_shift_ = -1;
-  int64_t head_ = -1;
-  int64_t head_gradient_ = -1;  ///< of a tied head apart from the embedding's, see StageLayout
+  StageTensors tensors_;
 
   std::vector<Place> streams_;  ///< the residual stream before each block and after the last
   Plan whole_;

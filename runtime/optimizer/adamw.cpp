@@ -11,10 +11,7 @@ AdamW::AdamW(const OptimizerOptions& options, const StageLayout& layout)
 
 AdamW::AdamW(const OptimizerOptions& options, const StageLayout& layout,
              bool (*held)(const StageTensor&))
-    : Optimizer(layout, options.weight_decay.value_or(0.1f)),
-      beta1_(options.beta1.value_or(0.9f)),
-      beta2_(options.beta2.value_or(0.95f)),
-      epsilon_(options.epsilon.value_or(1e-8f)) {
+    : Optimizer(layout, AdamWSettings(options).weight_decay), settings_(options) {
   for (const StageTensor& place : layout.tensors()) {
     const auto elements = held(place) ? static_cast<size_t>(place.elements()) : 0;
     moments_.push_back({std::vector<float>(elements), std::vector<float>(elements)});
@@ -42,16 +39,16 @@ void AdamW::ComputeUpdate(const TensorUpdate& update, float* displacement) {
   CHECK(elements == tensor(update.tensor).elements());
   // The corrections in double: 1 − β^n of the first updates would lose digits in float.
   const auto n = static_cast<double>(update.number);
-  const double correction1 = 1 - std::pow(static_cast<double>(beta1_), n);
-  const double correction2 = 1 - std::pow(static_cast<double>(beta2_), n);
+  const double correction1 = 1 - std::pow(static_cast<double>(settings_.beta1), n);
+  const double correction2 = 1 - std::pow(static_cast<double>(settings_.beta2), n);
   const float step = static_cast<float>(static_cast<double>(update.learning_rate) / correction1);
   const float inverse_root = static_cast<float>(1 / std::sqrt(correction2));
   // Copies: for all the compiler knows, a store to the moments could change a member.
-  const float old1 = beta1_;
-  const float old2 = beta2_;
+  const float old1 = settings_.beta1;
+  const float old2 = settings_.beta2;
   const float new1 = 1 - old1;
   const float new2 = 1 - old2;
-  const float epsilon = epsilon_;
+  const float epsilon = settings_.epsilon;
   float* first = moments.first.data();
   const float* gradient = update.gradient;
   float* second = moments.second.data();

@@ -6,11 +6,8 @@
 namespace pipelag {
 
 Adan::Adan(const OptimizerOptions& options, const StageLayout& layout)
-    : Optimizer(layout, options.weight_decay.value_or(0.1f)),
-      beta1_(options.beta1.value_or(0.98f)),
-      beta2_(options.beta2.value_or(0.92f)),
-      beta3_(options.beta3.value_or(0.99f)),
-      epsilon_(options.epsilon.value_or(1e-8f)),
+    : Optimizer(layout, AdanSettings(options).weight_decay),
+      settings_(options),
       mean_(static_cast<size_t>(layout.size()), 0.0f),
       difference_(mean_),
       square_(mean_),
@@ -40,17 +37,17 @@ void Adan::ComputeUpdate(const TensorUpdate& update, float* displacement) {
     return 1 - std::pow(static_cast<double>(beta), static_cast<double>(update.number));
   };
   const double rate = update.learning_rate;
-  const auto of_mean = static_cast<float>(rate / correction(beta1_));
+  const auto of_mean = static_cast<float>(rate / correction(settings_.beta1));
   const auto of_difference =
-      static_cast<float>(rate * static_cast<double>(beta2_) / correction(beta2_));
-  const auto inverse_root = static_cast<float>(1 / std::sqrt(correction(beta3_)));
-  const float old1 = beta1_;
-  const float old2 = beta2_;
-  const float old3 = beta3_;
+      static_cast<float>(rate * static_cast<double>(settings_.beta2) / correction(settings_.beta2));
+  const auto inverse_root = static_cast<float>(1 / std::sqrt(correction(settings_.beta3)));
+  const float old1 = settings_.beta1;
+  const float old2 = settings_.beta2;
+  const float old3 = settings_.beta3;
   const float new1 = 1 - old1;
   const float new2 = 1 - old2;
   const float new3 = 1 - old3;
-  const float epsilon = epsilon_;
+  const float epsilon = settings_.epsilon;
   for (int64_t i = 0; i < place.elements(); ++i) {
     const float g = update.gradient[i];
     const float d = g - previous[i];

@@ -8,6 +8,22 @@
 
 namespace pipelag {
 
+/// What an Adan computes with: of the options, else its defaults.
+struct AdanSettings {
+  explicit AdanSettings(const OptimizerOptions& options)
+      : beta1(options.beta1.value_or(0.98f)),
+        beta2(options.beta2.value_or(0.92f)),
+        beta3(options.beta3.value_or(0.99f)),
+        epsilon(options.epsilon.value_or(1e-8f)),
+        weight_decay(options.weight_decay.value_or(0.1f)) {}
+
+  float beta1;
+  float beta2;
+  float beta3;
+  float epsilon;
+  float weight_decay;
+};
+
 /// d = g − g_prev, 0 at the first update; m ← β1 m + (1 − β1) g; q ← β2 q + (1 − β2) d;
 /// n ← β3 n + (1 − β3) (g + β2 d)²; u = lr · (m̂ + β2 q̂) / (√n̂ + ε), each mean divided by 1 − its
 /// β^n (Xie et al., arXiv 2208.06677, with β as decays, as their code has them). Decay stands where
@@ -21,10 +37,7 @@ class Adan : public Optimizer {
   int64_t StateFloats(int tensor) const override;
 
  private:
-  float beta1_;
-  float beta2_;
-  float beta3_;
-  float epsilon_;
+  AdanSettings settings_;
   std::vector<float> mean_;  ///< all in the stage's layout
   std::vector<float> difference_;
   std::vector<float> square_;

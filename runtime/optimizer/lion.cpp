@@ -3,9 +3,8 @@
 namespace pipelag {
 
 Lion::Lion(const OptimizerOptions& options, const StageLayout& layout)
-    : Optimizer(layout, options.weight_decay.value_or(0.1f)),
-      beta1_(options.beta1.value_or(0.9f)),
-      beta2_(options.beta2.value_or(0.99f)),
+    : Optimizer(layout, LionSettings(options).weight_decay),
+      settings_(options),
       mean_(static_cast<size_t>(layout.size()), 0.0f) {}
 
 std::vector<StatePart> Lion::State() {
@@ -20,8 +19,8 @@ void Lion::ComputeUpdate(const TensorUpdate& update, float* displacement) {
   const StageTensor& place = tensor(update.tensor);
   float* mean = mean_.data() + place.offset;
   const float rate = update.learning_rate;
-  const float old1 = beta1_;
-  const float old2 = beta2_;
+  const float old1 = settings_.beta1;
+  const float old2 = settings_.beta2;
   const float new1 = 1 - old1;
   const float new2 = 1 - old2;
   for (int64_t i = 0; i < place.elements(); ++i) {

@@ -8,24 +8,9 @@
 #include "runtime/optimizer/norm.h"
 
 namespace pipelag {
-namespace {
-
-constexpr int kSteps = 5;
-constexpr float kA = 3.4445f;
-constexpr float kB = -4.7750f;
-constexpr float kC = 2.0315f;
-constexpr double kNormEpsilon = 1e-7;
-
-}  // namespace
-
 Muon::Muon(const OptimizerOptions& options, const StageLayout& layout)
-    : Optimizer(layout, options.weight_decay.value_or(0.1f)),
-      momentum_(options.momentum.value_or(0.95f)),
-      nesterov_(options.nesterov.value_or(true)),
-      scale_(options.muon_scale.value_or(MuonScale::kMoonshot)),
-      aux_factor_(options.muon_aux_learning_rate
-                      ? *options.muon_aux_learning_rate / options.learning_rate
-                      : 1.0f),
+    : Optimizer(layout, MuonSettings(options).weight_decay),
+      settings_(options),
       others_(options, layout, &LeftToAdamW),
       buffers_(layout.tensors().size()) {
   int64_t most = 0;
@@ -39,7 +24,7 @@ Muon::Muon(const OptimizerOptions& options, const StageLayout& layout)
 }
 
 float Muon::Rate(const StageTensor& place, float learning_rate, int64_t /*number*/) const {
-  return LeftToAdamW(place) ? learning_rate * aux_factor_ : learning_rate;
+  return LeftToAdamW(place) ? learning_rate * settings_.aux_factor : learning_rate;
 }
 
 std::vector<StatePart> Muon::State() {
@@ -68,16 +53,12 @@ void Muon::ComputeUpdate(const TensorUpdate& update, float* displacement) {
   float* buffer = buffers_[static_cast<size_t>(update.tensor)].data();
   for (int64_t i = 0; i < place.elements(); ++i) {
     const float g = update.gradient[i];
-    buffer[i] = momentum_ * buffer[i] + g;
-    displacement[i] = nesterov_ ? g + momentum_ * buffer[i] : buffer[i];
+    buffer[i] = settings_.momentum * buffer[i] + g;
+    displacement[i] = settings_.nesterov ? g + settings_.momentum * buffer[i] : buffer[i];
   }
   Orthogonalise(place.rows, place.cols, displacement, workspace_.data());
   Shape(update.tensor, displacement);
-  const double rows = place.rows;
-  const double cols = place.cols;
-  const double factor = scale_ == MuonScale::kMoonshot ? 0.2 * std::sqrt(std::max(rows, cols))
-                                                       : std::sqrt(std::max(1.0, rows / cols));
-  const auto scale = static_cast<float>(static_cast<double>(update.learning_rate) * factor);
+  const float scale = settings_.Scale(place.rows, place.cols, update.learning_rate);
   for (int64_t i = 0; i < place.elements(); ++i) displacement[i] *= scale;
 }
 
@@ -87,6 +68,7 @@ int64_t OrthogonaliseWorkspace(int64_t rows, int64_t cols) {
 }
 
 void Orthogonalise(int64_t rows, int64_t cols, float* matrix, float* workspace) {
+  using Step = NewtonSchulzStep;
   const int64_t shorter = std::min(rows, cols);
   const int64_t elements = rows * cols;
   float* x = workspace;
@@ -95,25 +77,25 @@ void Orthogonalise(int64_t rows, int64_t cols, float* matrix, float* workspace) 
   float* polynomial = square + shorter * shorter;
 
   const double norm = std::sqrt(SquaredNorm(elements, matrix));
-  const float inverse = static_cast<float>(1 / (norm + kNormEpsilon));
+  const float inverse = static_cast<float>(1 / (norm + Step::kNormEpsilon));
   for (int64_t i = 0; i < elements; ++i) x[i] = matrix[i] * inverse;
 
   const bool wide = rows <= cols;
   const Transpose left = wide ? Transpose::kNo : Transpose::kYes;
   const Transpose right = wide ? Transpose::kYes : Transpose::kNo;
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < Step::kSteps; ++step) {
     Multiply<float>(left, right, shorter, shorter, std::max(rows, cols), 1, x, cols, x, cols, 0,
                     square, shorter);
     std::copy(square, square + shorter * shorter, polynomial);
-    Multiply<float>(Transpose::kNo, Transpose::kNo, shorter, shorter, shorter, kC, square, shorter,
-                    square, shorter, kB, polynomial, shorter);
+    Multiply<float>(Transpose::kNo, Transpose::kNo, shorter, shorter, shorter, Step::kC, square,
+                    shorter, square, shorter, Step::kB, polynomial, shorter);
     std::copy(x, x + elements, next);
     if (wide) {
       Multiply<float>(Transpose::kNo, Transpose::kNo, rows, cols, rows, 1, polynomial, rows, x,
-                      cols, kA, next, cols);
+                      cols, Step::kA, next, cols);
     } else {
       Multiply<float>(Transpose::kNo, Transpose::kNo, rows, cols, cols, 1, x, cols, polynomial,
-                      cols, kA, next, cols);
+                      cols, Step::kA, next, cols);
     }
     std::swap(x, next);
   }

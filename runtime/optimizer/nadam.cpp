@@ -5,10 +5,8 @@
 namespace pipelag {
 
 NAdam::NAdam(const OptimizerOptions& options, const StageLayout& layout)
-    : Optimizer(layout, options.weight_decay.value_or(0.1f)),
-      beta1_(options.beta1.value_or(0.99f)),
-      beta2_(options.beta2.value_or(0.999f)),
-      epsilon_(options.epsilon.value_or(1e-8f)),
+    : Optimizer(layout, NAdamSettings(options).weight_decay),
+      settings_(options),
       first_(static_cast<size_t>(layout.size()), 0.0f),
       second_(first_),
       products_(layout.tensors().size(), 1.0) {}
@@ -26,28 +24,23 @@ std::vector<StatePart> NAdam::State() {
 
 int64_t NAdam::StateFloats(int index) const { return 2 * tensor(index).elements(); }
 
-double NAdam::Momentum(int64_t number) const {
-  return static_cast<double>(beta1_) *
-         (1 - 0.5 * std::pow(0.96, 0.004 * static_cast<double>(number)));
-}
-
 void NAdam::ComputeUpdate(const TensorUpdate& update, float* displacement) {
   const StageTensor& place = tensor(update.tensor);
   double& product = products_[static_cast<size_t>(update.tensor)];
-  const double now = Momentum(update.number);
-  const double next = Momentum(update.number + 1);
+  const double now = settings_.Momentum(update.number);
+  const double next = settings_.Momentum(update.number + 1);
   product *= now;
   const double rate = update.learning_rate;
   const auto of_gradient = static_cast<float>(rate * (1 - now) / (1 - product));
   const auto of_mean = static_cast<float>(rate * next / (1 - product * next));
   const double correction =
-      1 - std::pow(static_cast<double>(beta2_), static_cast<double>(update.number));
+      1 - std::pow(static_cast<double>(settings_.beta2), static_cast<double>(update.number));
   const auto inverse_root = static_cast<float>(1 / std::sqrt(correction));
-  const float old1 = beta1_;
-  const float old2 = beta2_;
+  const float old1 = settings_.beta1;
+  const float old2 = settings_.beta2;
   const float new1 = 1 - old1;
   const float new2 = 1 - old2;
-  const float epsilon = epsilon_;
+  const float epsilon = settings_.epsilon;
   float* first = first_.data() + place.offset;
   float* second = second_.data() + place.offset;
   for (int64_t i = 0; i < place.elements(); ++i) {

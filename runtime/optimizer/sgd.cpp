@@ -6,10 +6,8 @@ Sgd::Sgd(const OptimizerOptions& options, const StageLayout& layout)
     : Sgd(options, layout, false) {}
 
 Sgd::Sgd(const OptimizerOptions& options, const StageLayout& layout, bool mean)
-    : Optimizer(layout, options.weight_decay.value_or(0.0f)),
-      momentum_(options.momentum.value_or(0.9f)),
-      weight_(mean ? 1 - momentum_ : 1.0f),
-      nesterov_(options.nesterov.value_or(false)),
+    : Optimizer(layout, SgdSettings(options, mean).weight_decay),
+      settings_(options, mean),
       buffer_(static_cast<size_t>(layout.size()), 0.0f) {}
 
 std::vector<StatePart> Sgd::State() {
@@ -23,13 +21,14 @@ int64_t Sgd::StateFloats(int index) const { return tensor(index).elements(); }
 void Sgd::ComputeUpdate(const TensorUpdate& update, float* displacement) {
   const StageTensor& place = tensor(update.tensor);
   float* buffer = buffer_.data() + place.offset;
-  const float momentum = momentum_;
-  const float weight = weight_;
+  const float momentum = settings_.momentum;
+  const float weight = settings_.weight;
+  const bool nesterov = settings_.nesterov;
   const float rate = update.learning_rate;
   for (int64_t i = 0; i < place.elements(); ++i) {
     const float g = weight * update.gradient[i];
     buffer[i] = momentum * buffer[i] + g;
-    displacement[i] = rate * (nesterov_ ? momentum * buffer[i] + g : buffer[i]);
+    displacement[i] = rate * (nesterov ? momentum * buffer[i] + g : buffer[i]);
   }
 }
 

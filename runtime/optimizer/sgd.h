@@ -7,6 +7,20 @@
 
 namespace pipelag {
 
+/// What an SGD computes with: of the options, else its defaults. `mean`: the EMA form.
+struct SgdSettings {
+  SgdSettings(const OptimizerOptions& options, bool mean)
+      : momentum(options.momentum.value_or(0.9f)),
+        weight(mean ? 1 - momentum : 1.0f),
+        nesterov(options.nesterov.value_or(false)),
+        weight_decay(options.weight_decay.value_or(0.0f)) {}
+
+  float momentum;
+  float weight;  ///< w
+  bool nesterov;
+  float weight_decay;
+};
+
 /// b ← μ b + w g; u = lr · b, or lr · (μ b + w g) with Nesterov's momentum (Sutskever et al., ICML
 /// 2013). Sum form, PyTorch's: w = 1. EMA form: w = 1 − μ, whose rate is 1 / (1 − μ) times that of
 /// the other; limits of stability are stated for it. Defaults: μ 0.9, no Nesterov, decay 0.
@@ -21,9 +35,7 @@ class Sgd : public Optimizer {
   Sgd(const OptimizerOptions& options, const StageLayout& layout, bool mean);
 
  private:
-  float momentum_;
-  float weight_;  ///< w
-  bool nesterov_;
+  SgdSettings settings_;
   std::vector<float> buffer_;  ///< in the stage's layout
 };
 

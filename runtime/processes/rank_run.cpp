@@ -2,11 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstring>
-#include <map>
 #include <span>
-#include <tuple>
 
 #include "models/error.h"
 
@@ -96,22 +93,10 @@ RankRun TakeFrom(ProcessLink& link, int peer, int tag, size_t stages) {
 }
 
 void AlignSpans(const std::vector<ClockOffset>& clocks, std::vector<RankRun>& runs) {
-  std::map<std::tuple<int, int, ActionKind, int, int64_t>, Nanoseconds> sent;
   for (size_t rank = 0; rank < runs.size(); ++rank) {
     for (Span& span : runs[rank].result.spans) {
       span.start -= clocks[rank].ahead;
       span.end -= clocks[rank].ahead;
-      const bool forward = span.kind == ActionKind::kSendForward;
-      if (!forward && span.kind != ActionKind::kSendBackward) continue;
-      sent[{span.rank, span.peer,
-            forward ? ActionKind::kReceiveForward : ActionKind::kReceiveBackward,
-            forward ? span.stage + 1 : span.stage - 1, span.microbatch}] = span.start;
-    }
-  }
-  for (RankRun& run : runs) {
-    for (Span& span : run.result.spans) {
-      const auto found = sent.find({span.peer, span.rank, span.kind, span.stage, span.microbatch});
-      if (found != sent.end()) span.start = std::clamp(found->second, span.start, span.end);
     }
   }
 }

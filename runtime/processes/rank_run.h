@@ -20,8 +20,7 @@ struct RankRun {
 void SendToFirst(ProcessLink& link, int tag, const RankRun& run);
 RankRun TakeFrom(ProcessLink& link, int peer, int tag, size_t stages);
 
-/// Puts the spans of all ranks on rank 0's clock. A receive began, as far as anybody can tell, when
-/// its sender let go of the message.
+/// Puts the spans of all ranks on rank 0's clock.
 void AlignSpans(const std::vector<ClockOffset>& clocks, std::vector<RankRun>& runs);
 
 /// Those of all micro-batches, each from where the last stage of its stream is.

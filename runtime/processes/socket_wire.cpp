@@ -2,16 +2,21 @@
 
 #include <fmt/format.h>
 #include <poll.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <deque>
+#include <fstream>
+#include <functional>
 #include <map>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include "models/error.h"
+#include "models/file.h"
 
 namespace pipelag {
 namespace {
@@ -261,28 +266,35 @@ std::vector<Address> TakeCalls(const Socket& listener, int own, size_t first,
   return addresses;
 }
 
-}  // namespace
+/// How ranks find rank 0.
+struct Meeting {
+  int port = 0;                                        ///< rank 0's; 0: any that is free
+  std::function<void(int port)> announce = {};         ///< by rank 0
+  std::function<Socket(Deadline deadline)> call = {};  ///< by the others
+  std::string where;
+};
 
-std::unique_ptr<Wire> OpenSocketWire(int rank, int size, const std::string& host, int port,
-                                     std::chrono::seconds patience) {
+std::unique_ptr<Wire> OpenMeeting(int rank, int size, const Meeting& meeting,
+                                  std::chrono::seconds patience) {
   const Deadline deadline = std::chrono::steady_clock::now() + patience;
   std::vector<Peer> peers(static_cast<size_t>(size));
   if (size == 1) return std::make_unique<SocketWire>(rank, std::move(peers));
-  const Socket listener = Listen(rank == 0 ? port : 0);
+  const Socket listener = Listen(rank == 0 ? meeting.port : 0);
   Greeting own;
   own.rank = rank;
   own.size = size;
   own.port = PortOf(listener);
   if (rank == 0) {
+    if (meeting.announce) meeting.announce(own.port);
     const std::vector<Address> addresses = TakeCalls(listener, 0, 1, peers, deadline);
     for (size_t r = 1; r < peers.size(); ++r) {
       WriteAll(peers[r].socket, std::as_bytes(std::span(addresses)), deadline);
     }
     return std::make_unique<SocketWire>(rank, std::move(peers));
   }
-  peers[0].socket = Connect(host, port, deadline);
+  peers[0].socket = meeting.call(deadline);
   if (peers[0].socket.descriptor() < 0) {
-    throw Error(fmt::format("rank {} cannot reach rank 0 at {}:{} within {} s", rank, host, port,
+    throw Error(fmt::format("rank {} cannot reach rank 0 at {} within {} s", rank, meeting.where,
                             patience.count()));
   }
   std::vector<Address> addresses(peers.size());
@@ -300,6 +312,46 @@ std::unique_ptr<Wire> OpenSocketWire(int rank, int size, const std::string& host
   }
   TakeCalls(listener, rank, static_cast<size_t>(rank) + 1, peers, deadline);
   return std::make_unique<SocketWire>(rank, std::move(peers));
+}
+
+}  // namespace
+
+std::unique_ptr<Wire> OpenSocketWire(int rank, int size, const std::string& host, int port,
+                                     std::chrono::seconds patience) {
+  Meeting meeting;
+  meeting.port = port;
+  meeting.call = [&](Deadline deadline) { return Connect(host, port, deadline); };
+  meeting.where = fmt::format("{}:{}", host, port);
+  return OpenMeeting(rank, size, meeting, patience);
+}
+
+std::unique_ptr<Wire> OpenSocketWire(int rank, int size, const std::filesystem::path& file,
+                                     std::chrono::seconds patience) {
+  Meeting meeting;
+  meeting.announce = [&](int port) {
+    char host[256] = {};
+    if (gethostname(host, sizeof host - 1) != 0) throw Error("this host has no name");
+    WriteFile(file, fmt::format("{} {}\n", host, port));
+  };
+  meeting.call = [&](Deadline deadline) {
+    // Anew each time: what an earlier run has left is replaced at some time.
+    while (std::chrono::steady_clock::now() < deadline) {
+      std::string host;
+      int port = 0;
+      if (std::ifstream in(file); in >> host >> port) {
+        const Deadline soon = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+        Socket socket = Connect(host, port, std::min(soon, deadline));
+        if (socket.descriptor() >= 0) return socket;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    return Socket();
+  };
+  meeting.where = fmt::format("the place that {} names", file.string());
+  std::unique_ptr<Wire> wire = OpenMeeting(rank, size, meeting, patience);
+  std::error_code gone;
+  if (rank == 0) std::filesystem::remove(file, gone);
+  return wire;
 }
 
 std::unique_ptr<Wire> WireOver(int rank, std::vector<Socket> sockets) {

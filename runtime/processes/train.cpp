@@ -14,6 +14,7 @@
 #include "runtime/checkpoint/facts.h"
 #include "runtime/cpu/cpu_compute.h"
 #include "runtime/cpu/outcome.h"
+#include "runtime/executor.h"
 #include "runtime/past_event.h"
 #include "runtime/processes/clocks.h"
 #include "runtime/processes/notes.h"
@@ -75,6 +76,7 @@ class UntilDiverged : public Compute {
   std::span<float> SharedGradient(int stage, int index) override {
     return inner_.SharedGradient(stage, index);
   }
+  NormPlace NormsOf(int64_t step) override { return inner_.NormsOf(step); }
   EventPtr Start(const ComputeTask& task, std::span<const EventPtr> after) override {
     if (notes_.diverged() == Notes::kNever) {
       try {
@@ -97,6 +99,29 @@ class UntilDiverged : public Compute {
   Notes& notes_;
   const RunControl& control_;
   Nanoseconds ended_ = Nanoseconds::max();
+};
+
+/// A CPU, over the link's own messages.
+class CpuProcess : public Backends {
+ public:
+  CpuProcess(const Program& program, const TrainingOptions& options, const Corpus& corpus,
+             const RunControl& control)
+      : microbatches_(program.schedule().microbatches),
+        options_(options),
+        corpus_(corpus),
+        control_(control) {}
+
+  std::unique_ptr<TrainingCompute> MakeCompute(const RankPlan& plan, OnUpdate on_update) override {
+    return std::make_unique<CpuCompute>(plan, options_, microbatches_, corpus_, control_,
+                                        std::move(on_update));
+  }
+  std::unique_ptr<Transport> MakeTransport(int) override { return nullptr; }
+
+ private:
+  int microbatches_;
+  const TrainingOptions& options_;
+  const Corpus& corpus_;
+  const RunControl& control_;
 };
 
 class ProcessRun {
@@ -123,11 +148,12 @@ class ProcessRun {
   ProcessRun(const ProcessRun&) = delete;
   ProcessRun& operator=(const ProcessRun&) = delete;
 
-  std::optional<ProcessesResult> Run(const Interposer& interpose) {
+  std::optional<ProcessesResult> Run(const OpenProcessBackends& open, const Interposer& interpose) {
     const std::jthread termination = WatchTermination(link_);
     try {
       CompareJobs(link_, transport_.free_tag() + 1, Job());
       const std::vector<ClockOffset> clocks = CompareClocks(link_, transport_.free_tag() + 1);
+      backends_ = open(program_, options_, corpus_, link_, transport_.free_tag() + 3);
       RankRun own = Train(interpose);
       notes_.FinishTogether();
       if (rank_ != 0) {
@@ -169,16 +195,18 @@ class ProcessRun {
   RankRun Train(const Interposer& interpose) {
     const RankPlan& plan = plans_[static_cast<size_t>(rank_)];
     StepWatch watch(options_, program_.schedule().microbatches);
-    compute_ = std::make_unique<CpuCompute>(
-        plan, options_, program_.schedule().microbatches, corpus_, control_,
-        [&](int64_t step, float rate, std::optional<double> norm) {
+    compute_ =
+        backends_->MakeCompute(plan, [&](int64_t step, float rate, std::optional<double> norm) {
           watch.AddUpdate(step, rate, norm);
         });
+    own_transport_ = backends_->MakeTransport(rank_);
     RankBackend backend{compute_.get(), &transport_};
+    if (own_transport_) backend.transport = own_transport_.get();
     if (interpose) backend = interpose(rank_, backend, control_);
     UntilDiverged until(*backend.compute, notes_, control_);
     losses_.resize(static_cast<size_t>(program_.total_microbatches()));
     WorkerOptions worker_options = WorkerOptionsOf(options_);
+    worker_options.message_bytes = compute_->message_bytes();
     worker_options.watch = [&](int64_t microbatch, double loss) {
       if (notes_.diverged() != Notes::kNever) return;
       // Of two directions each rank sees only its own half of a step.
@@ -218,6 +246,7 @@ class ProcessRun {
     std::vector<double> losses = GatherLosses(program_.schedule(), runs);
     std::vector<WorkerResult> results;
     for (RankRun& run : runs) results.push_back(std::move(run.result));
+    AlignReceives(results);
     if (notes_.diverged() != Notes::kNever) {
       Diverged diverged(notes_.diverged());
       diverged.where = notes_.diverged_where();
@@ -265,7 +294,9 @@ class ProcessRun {
   RunControl& control_;
   std::vector<double> losses_;
   // Hold what messages under way are filled with or fill, so they outlive the link's work.
-  std::unique_ptr<CpuCompute> compute_;
+  std::unique_ptr<Backends> backends_;
+  std::unique_ptr<TrainingCompute> compute_;
+  std::unique_ptr<Transport> own_transport_;
   std::unique_ptr<Worker> worker_;
   ProcessLink link_;
   ProcessTransport transport_;
@@ -280,6 +311,18 @@ std::optional<ProcessesResult> TrainOnProcesses(const Program& program,
                                                 const TrainingOptions& options,
                                                 const Corpus& corpus, Wire& wire,
                                                 const Interposer& interpose) {
+  const OpenProcessBackends open = [](const Program& of, const TrainingOptions& with,
+                                      const Corpus& from, ProcessLink& link, int) {
+    return std::make_unique<CpuProcess>(of, with, from, link.control());
+  };
+  return TrainOnProcesses(program, options, corpus, wire, open, interpose);
+}
+
+std::optional<ProcessesResult> TrainOnProcesses(const Program& program,
+                                                const TrainingOptions& options,
+                                                const Corpus& corpus, Wire& wire,
+                                                const OpenProcessBackends& open,
+                                                const Interposer& interpose) {
   CheckFits(program, options);
   const int ranks = program.schedule().ranks;
   if (wire.size() != ranks) {
@@ -288,7 +331,7 @@ std::optional<ProcessesResult> TrainOnProcesses(const Program& program,
   }
   const TerminationHeld held;
   RunControl control(options.deadline);
-  return ProcessRun(program, options, corpus, wire, control).Run(interpose);
+  return ProcessRun(program, options, corpus, wire, control).Run(open, interpose);
 }
 
 }  // namespace pipelag

@@ -26,6 +26,12 @@ struct ProcessesResult {
   std::vector<ClockOffset> clocks;  ///< by rank, at the start of the run
 };
 
+/// Makes the backend of this process's rank over its link; tags from `free_tag` on are nobody's.
+/// All that is given outlives it. What it makes no transport for gets messages of the link's.
+using OpenProcessBackends =
+    std::function<std::unique_ptr<Backends>(const Program& program, const TrainingOptions& options,
+                                            const Corpus& corpus, ProcessLink& link, int free_tag)>;
+
 /// Runs rank `wire.rank()` of the program, as TrainOnThreads would all of them. Returns what all
 /// came to on rank 0, nothing elsewhere. Throws Error if this rank fails or has to wait too long,
 /// StoppedByPeer if another one does; after either the wire is of no more use. A process that is
@@ -35,5 +41,10 @@ std::optional<ProcessesResult> TrainOnProcesses(const Program& program,
                                                 const TrainingOptions& options,
                                                 const Corpus& corpus, Wire& wire,
                                                 const Interposer& interpose = {});
+std::optional<ProcessesResult> TrainOnProcesses(const Program& program,
+                                                const TrainingOptions& options,
+                                                const Corpus& corpus, Wire& wire,
+                                                const OpenProcessBackends& open,
+                                                const Interposer& interpose);
 
 }  // namespace pipelag

@@ -23,7 +23,8 @@ std::optional<std::string> Variable(const char* name) {
 
 int NumberIn(const char* name, int least, int most) {
   const std::optional<std::string> text = Variable(name);
-  if (!text) throw Error(fmt::format("{} is not set, though RANK or WORLD_SIZE is", name));
+  if (!text)
+    throw Error(fmt::format("{} is not set, though other variables of its kind are", name));
   char* end = nullptr;
   const long number = std::strtol(text->c_str(), &end, 10);
   if (text->empty() || *end != '\0' || number < least || number > most) {
@@ -65,10 +66,16 @@ Launched HowLaunched() {
     launched.by = Launched::By::kMpi;
     return launched;
   }
-  if (!Variable("RANK") && !Variable("WORLD_SIZE")) return launched;
+  launched.file = Variable("PIPELAG_RENDEZVOUS").value_or("");
+  const bool torchrun = Variable("RANK") || Variable("WORLD_SIZE");
+  const bool meets = !launched.file.empty() || Variable("MASTER_ADDR");
+  if (!torchrun && !(Variable("SLURM_PROCID") && Variable("SLURM_NTASKS") && meets)) {
+    return launched;
+  }
   launched.by = Launched::By::kVariables;
-  launched.size = NumberIn("WORLD_SIZE", 1, kMostRanks);
-  launched.rank = NumberIn("RANK", 0, launched.size - 1);
+  launched.size = NumberIn(torchrun ? "WORLD_SIZE" : "SLURM_NTASKS", 1, kMostRanks);
+  launched.rank = NumberIn(torchrun ? "RANK" : "SLURM_PROCID", 0, launched.size - 1);
+  if (!launched.file.empty()) return launched;
   launched.host = Variable("MASTER_ADDR").value_or("");
   if (launched.host.empty()) {
     throw Error("MASTER_ADDR is not set: it names the host of rank 0");
@@ -83,13 +90,16 @@ std::unique_ptr<Wire> OpenWire(const Launched& launched, std::chrono::seconds pa
     case Launched::By::kMpi:
       return LoadMpi();
     case Launched::By::kVariables:
+      if (!launched.file.empty()) {
+        return OpenSocketWire(launched.rank, launched.size, launched.file, patience);
+      }
       return OpenSocketWire(launched.rank, launched.size, launched.host, launched.port, patience);
     case Launched::By::kNobody:
       break;
   }
   throw Error(
       "--backend mpi: nobody has started the other ranks: start all with mpirun or srun, or set "
-      "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for each");
+      "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (or PIPELAG_RENDEZVOUS) for each");
 }
 
 }  // namespace pipelag

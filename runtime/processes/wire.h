@@ -40,11 +40,14 @@ struct Launched {
   int size = 1;
   std::string host;  ///< kVariables: where rank 0 is
   int port = 0;
+  std::string file = {};  ///< in place of host and port: where rank 0 says where it is
 };
 
 /// mpirun's and srun's own variables come first, then torchrun's RANK, WORLD_SIZE, MASTER_ADDR and
-/// MASTER_PORT. The port is the one after MASTER_PORT, which a launcher's own store may hold, or
-/// PIPELAG_PORT. Throws Error naming the variable that is missing or wrong.
+/// MASTER_PORT; srun without MPI has SLURM_PROCID and SLURM_NTASKS for the first two. The port is
+/// the one after MASTER_PORT, which a launcher's own store may hold, or PIPELAG_PORT.
+/// PIPELAG_RENDEZVOUS names a file on a disk that all share, in place of the last two. Throws Error
+/// naming the variable that is missing or wrong.
 Launched HowLaunched();
 
 /// Joins the processes. Throws Error if that has not come about within the time given, saying who

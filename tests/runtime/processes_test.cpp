@@ -6,11 +6,13 @@
 
 #include <numeric>
 
+#include "models/file.h"
 #include "models/schedule/generators.h"
 #include "runtime/data/grammar.h"
 #include "runtime/processes/clocks.h"
 #include "runtime/processes/process_transport.h"
 #include "runtime/serial.h"
+#include "tests/runtime/scratch_folder.h"
 #include "tests/runtime/socket_pairs.h"
 
 namespace pipelag {
@@ -259,6 +261,31 @@ TEST(Wire, BringsProcessesTogetherByHostAndPort) {
       EXPECT_EQ(heard, said);
     }
   }
+}
+
+TEST(Wire, BringsProcessesTogetherByAFile) {
+  const ScratchFolder folder;
+  const std::filesystem::path file = folder.path() / "rendezvous";
+  // Left by an earlier run: nobody answers there.
+  WriteFile(file, "localhost 1\n");
+  std::vector<std::unique_ptr<Wire>> wires(2);
+  {
+    std::vector<std::jthread> threads;
+    for (const int rank : {1, 0}) {
+      threads.emplace_back([&, rank] {
+        wires[static_cast<size_t>(rank)] = OpenSocketWire(rank, 2, file, std::chrono::seconds(20));
+      });
+    }
+  }
+  EXPECT_FALSE(std::filesystem::exists(file));
+  const int said = 7;
+  int heard = 0;
+  const auto sent = wires[0]->Send(1, 1, std::as_bytes(std::span(&said, 1)));
+  const auto got = wires[1]->Receive(0, 1, std::as_writable_bytes(std::span(&heard, 1)));
+  while (!wires[1]->Done(got)) {
+  }
+  EXPECT_TRUE(wires[0]->Done(sent));
+  EXPECT_EQ(heard, said);
 }
 
 TEST(Wire, SaysWhoIsMissing) {

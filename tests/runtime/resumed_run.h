@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -51,6 +52,8 @@ struct Way {
   std::optional<Program> program;  ///< with any number of steps; none: by hand
   SerialPlan plan;
   bool serial = false;
+  /// How the program is run; empty: on threads.
+  std::function<TrainingResult(const Program&, const TrainingOptions&)> run = {};
 };
 
 inline Way Threads(const std::string& schedule, const GeneratorOptions& options) {
@@ -78,7 +81,8 @@ inline TrainingResult Train(const Way& way, const TrainingOptions& options, int6
     plan.steps = steps;
     return TrainSerially(plan, options, TestCorpus());
   }
-  return TrainOnThreads(way.program->WithSteps(steps), options, TestCorpus());
+  const Program program = way.program->WithSteps(steps);
+  return way.run ? way.run(program, options) : TrainOnThreads(program, options, TestCorpus());
 }
 
 inline std::vector<int> DelaysOf(const SerialPlan& plan) {

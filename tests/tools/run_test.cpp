@@ -2,6 +2,7 @@
 // how it ends on bad input.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "tests/tools/command.h"
@@ -246,6 +247,21 @@ TEST(Run, BadInputEndsWithOneSentence) {
   }
   EXPECT_NE(uneven.err.find("--heads 3 does not divide --hidden 16"), std::string::npos);
   EXPECT_EQ(place.Files(), (std::vector<std::string>{"empty.txt", "short.txt"}));
+}
+
+TEST(Run, OnGpusWhereThereIsNoneSaysSo) {
+  if (std::filesystem::exists("/dev/nvidiactl")) GTEST_SKIP() << "there is a GPU";
+  const Workplace place;
+  const Outcome outcome =
+      place.Pipelag("run --backend cuda --schedule 1f1b --ranks 2 --microbatches 4");
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_EQ(outcome.err.find("pipelag: no GPU was found: "), 0U) << outcome.err;
+  EXPECT_EQ(outcome.out, "");
+  const Outcome useless =
+      place.Pipelag("run --transport nccl --schedule 1f1b --ranks 2 --microbatches 4");
+  EXPECT_EQ(useless.exit_code, 2);
+  EXPECT_NE(useless.err.find("--transport: only --backend cuda"), std::string::npos);
+  EXPECT_NE(place.Pipelag("list").out.find("no GPU was found"), std::string::npos);
 }
 
 }  // namespace

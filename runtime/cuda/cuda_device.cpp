@@ -1,0 +1,183 @@
+#include "runtime/cuda/cuda_device.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+#include <thread>
+
+#include "models/error.h"
+#include "runtime/cuda/sums.h"
+
+namespace pipelag::cuda {
+namespace {
+
+/// The first with bfloat16 in its tensor cores, and the oldest that is compiled for.
+constexpr int kOldestMajor = 8;
+
+cudaStream_t StreamOf(Stream stream) { return static_cast<cudaStream_t>(stream); }
+cudaEvent_t EventOf(DeviceMark mark) { return static_cast<cudaEvent_t>(mark); }
+
+}  // namespace
+
+CudaDevice::CudaDevice(int ordinal) : ordinal_(ordinal), name_(fmt::format("GPU {}", ordinal)) {
+  cudaDeviceProp properties{};
+  Check(cudaGetDeviceProperties(&properties, ordinal));
+  name_ = properties.name;
+  if (properties.major < kOldestMajor) {
+    throw Error(fmt::format("{} is too old: it is sm_{}{}, the oldest that works is sm_80", name_,
+                            properties.major, properties.minor));
+  }
+  MakeCurrent();
+  int devices = 0;
+  Check(cudaGetDeviceCount(&devices));
+  for (int peer = 0; peer < devices; ++peer) {
+    if (peer == ordinal) continue;
+    int reachable = 0;
+    Check(cudaDeviceCanAccessPeer(&reachable, ordinal, peer));
+    if (reachable == 0) continue;
+    const cudaError_t status = cudaDeviceEnablePeerAccess(peer, 0);
+    if (status == cudaErrorPeerAccessAlreadyEnabled) {
+      static_cast<void>(cudaGetLastError());
+    } else {
+      Check(status);
+    }
+  }
+}
+
+void CudaDevice::Check(cudaError_t status) const {
+  if (status == cudaSuccess) return;
+  static_cast<void>(cudaGetLastError());
+  throw Error(fmt::format("{}: {}", name_, cudaGetErrorString(status)));
+}
+
+void CudaDevice::MakeCurrent() { Check(cudaSetDevice(ordinal_)); }
+
+std::string CudaDevice::OutOfMemory(size_t bytes) const {
+  size_t free = 0;
+  size_t total = 0;
+  static_cast<void>(cudaGetLastError());
+  static_cast<void>(cudaMemGetInfo(&free, &total));
+  constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+  return fmt::format("{}: {:.2f} GiB of memory cannot be had: {:.2f} of {:.2f} GiB are free", name_,
+                     static_cast<double>(bytes) / kGiB, static_cast<double>(free) / kGiB,
+                     static_cast<double>(total) / kGiB);
+}
+
+void* CudaDevice::Allocate(size_t bytes) {
+  MakeCurrent();
+  void* memory = nullptr;
+  const cudaError_t status = cudaMalloc(&memory, bytes);
+  if (status == cudaErrorMemoryAllocation) throw Error(OutOfMemory(bytes));
+  Check(status);
+  return memory;
+}
+
+// What frees can only fail with an error that some other call has thrown already.
+void CudaDevice::Free(void* memory) noexcept {
+  static_cast<void>(cudaSetDevice(ordinal_));
+  static_cast<void>(cudaFree(memory));
+}
+
+void* CudaDevice::AllocatePinned(size_t bytes) {
+  MakeCurrent();
+  void* memory = nullptr;
+  Check(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable));
+  return memory;
+}
+
+void CudaDevice::FreePinned(void* memory) noexcept { static_cast<void>(cudaFreeHost(memory)); }
+
+Stream CudaDevice::NewStream(bool urgent) {
+  MakeCurrent();
+  int least = 0;
+  int greatest = 0;
+  Check(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  cudaStream_t stream = nullptr;
+  Check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, urgent ? greatest : least));
+  const std::lock_guard lock(mutex_);
+  streams_.insert(stream);
+  return stream;
+}
+
+void CudaDevice::FreeStream(Stream stream) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    streams_.erase(StreamOf(stream));
+  }
+  static_cast<void>(cudaStreamDestroy(StreamOf(stream)));
+}
+
+DeviceMark CudaDevice::NewMark() {
+  MakeCurrent();
+  cudaEvent_t event = nullptr;
+  Check(cudaEventCreateWithFlags(&event, cudaEventDefault));
+  return event;
+}
+
+void CudaDevice::FreeMark(DeviceMark mark) noexcept {
+  static_cast<void>(cudaEventDestroy(EventOf(mark)));
+}
+
+void CudaDevice::Record(DeviceMark mark, Stream stream) {
+  Check(cudaEventRecord(EventOf(mark), StreamOf(stream)));
+}
+
+void CudaDevice::WaitFor(Stream stream, DeviceMark mark) {
+  Check(cudaStreamWaitEvent(StreamOf(stream), EventOf(mark), 0));
+}
+
+bool CudaDevice::Reached(DeviceMark mark) {
+  const cudaError_t status = cudaEventQuery(EventOf(mark));
+  if (status == cudaErrorNotReady) return false;
+  Check(status);
+  return true;
+}
+
+Nanoseconds CudaDevice::Between(DeviceMark from, DeviceMark to) {
+  float milliseconds = 0;
+  Check(cudaEventElapsedTime(&milliseconds, EventOf(from), EventOf(to)));
+  return Nanoseconds(std::llround(static_cast<double>(milliseconds) * 1e6));
+}
+
+void CudaDevice::Copy(Stream stream, void* to, const void* from, size_t bytes) {
+  Check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, StreamOf(stream)));
+}
+
+void CudaDevice::Fill(Stream stream, void* at, uint8_t byte, size_t bytes) {
+  Check(cudaMemsetAsync(at, byte, bytes, StreamOf(stream)));
+}
+
+void CudaDevice::Add(Stream stream, float* sum, const float* summand, int64_t count) {
+  MakeCurrent();
+  cuda::Add(stream, sum, summand, count);
+}
+
+void CudaDevice::Add(Stream stream, double* sum, const double* summand, int64_t count) {
+  MakeCurrent();
+  cuda::Add(stream, sum, summand, count);
+}
+
+bool CudaDevice::Reaches(const ComputeDevice& other) const {
+  const auto* const device = dynamic_cast<const CudaDevice*>(&other);
+  if (device == nullptr) return false;
+  if (device->ordinal_ == ordinal_) return true;
+  int reachable = 0;
+  Check(cudaDeviceCanAccessPeer(&reachable, ordinal_, device->ordinal_));
+  return reachable != 0;
+}
+
+bool CudaDevice::Drain(Nanoseconds patience) noexcept {
+  const auto end = std::chrono::steady_clock::now() + patience;
+  const std::lock_guard lock(mutex_);
+  for (const cudaStream_t stream : streams_) {
+    // After an error nothing runs any more.
+    while (cudaStreamQuery(stream) == cudaErrorNotReady) {
+      if (std::chrono::steady_clock::now() >= end) return false;
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  }
+  return true;
+}
+
+}  // namespace pipelag::cuda

@@ -1,0 +1,67 @@
+// The launches of buffers.cuh's kernels, and the plan of the squared norms.
+#include <algorithm>
+
+#include "runtime/cuda/kernels/buffers.cuh"
+#include "runtime/cuda/kernels/buffers.h"
+
+namespace pipelag::cuda {
+namespace {
+
+template <class... Parameters, class... Arguments>
+void LaunchOver(Stream stream, int64_t elements, void (*kernel)(Parameters...),
+                const Arguments&... arguments) {
+  Launch(stream, {Blocks(elements, kBufferThreads * kBufferWidth)}, kBufferThreads, 0, kernel,
+         elements, arguments...);
+}
+
+}  // namespace
+
+void ConvertToBfloat16(Stream stream, int64_t elements, const float* from, Bfloat16* to) {
+  LaunchOver(stream, elements, ConvertKernel<float, Bfloat16>, from, to);
+}
+
+void ConvertToFloat(Stream stream, int64_t elements, const Bfloat16* from, float* to) {
+  LaunchOver(stream, elements, ConvertKernel<Bfloat16, float>, from, to);
+}
+
+void AddBuffer(Stream stream, int64_t elements, const float* summand, float* sum) {
+  LaunchOver(stream, elements, AddBufferKernel, summand, sum);
+}
+
+void AddCopies(Stream stream, int64_t elements, std::span<const float* const> copies, float* sum) {
+  CHECK(!copies.empty() && copies.size() <= kMostCopies);
+  Copies all{};
+  std::copy(copies.begin(), copies.end(), all.of);
+  all.count = static_cast<int>(copies.size());
+  LaunchOver(stream, elements, AddCopiesKernel, all, sum);
+}
+
+void Scale(Stream stream, int64_t elements, const float* factor, float* values) {
+  LaunchOver(stream, elements, ScaleKernel, factor, values);
+}
+
+NormPlan PlanNorms(std::span<const TensorSpan> tensors) {
+  NormPlan plan;
+  for (const TensorSpan& tensor : tensors) {
+    plan.first_pieces.push_back(static_cast<int64_t>(plan.pieces.size()));
+    for (int64_t done = 0; done < tensor.elements; done += kNormPiece) {
+      plan.pieces.push_back({tensor.offset + done, std::min(kNormPiece, tensor.elements - done)});
+    }
+  }
+  plan.first_pieces.push_back(static_cast<int64_t>(plan.pieces.size()));
+  return plan;
+}
+
+void SquaredNorms(Stream stream, int64_t tensors, int64_t pieces_count, const TensorSpan* pieces,
+                  const int64_t* first_pieces, const float* values, double* sums, double* norms) {
+  Launch(stream, {pieces_count}, kBufferThreads, 0, SquarePiecesKernel, pieces, values, sums);
+  Launch(stream, {tensors}, kWarp, 0, AddPiecesKernel, first_pieces, sums, norms);
+}
+
+void ClipFactor(Stream stream, int64_t count, const double* squared_norms, double max_norm,
+                float* factor) {
+  CHECK(max_norm > 0);
+  Launch(stream, {1}, kWarp, 0, ClipFactorKernel, count, squared_norms, max_norm, factor);
+}
+
+}  // namespace pipelag::cuda

@@ -1,0 +1,404 @@
+#include "runtime/device/device_compute.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "runtime/checkpoint/writer.h"
+#include "runtime/data/sampler.h"
+#include "runtime/optimizer/norm.h"
+
+namespace pipelag {
+namespace {
+
+/// Places for tokens, losses and norms: so many forwards may the host be ahead.
+constexpr size_t kRingSlots = 32;
+/// NaN as a float, as bfloat16 and as a double.
+constexpr uint8_t kSpoiled = 0xFF;
+
+}  // namespace
+
+DeviceStageOptions StageOptionsOf(const TrainingOptions& options, LayerRange range,
+                                  StagePrecision precision) {
+  return {.shape = options.shape,
+          .range = range,
+          .microbatch_size = options.microbatch_size,
+          .recompute = options.recompute,
+          .precision = precision,
+          .optimizer = options.optimizer,
+          .correction = options.correction,
+          .delay = {}};
+}
+
+DeviceCompute::DeviceCompute(const RankPlan& plan, const TrainingOptions& options,
+                             StagePrecision precision, int microbatches, const Corpus& corpus,
+                             DeviceClock& clock, const MakeDeviceStage& make, OnUpdate on_update)
+    : options_(options),
+      corpus_(corpus),
+      clock_(clock),
+      device_(clock.device()),
+      on_update_(std::move(on_update)),
+      rank_(plan.rank),
+      scale_(static_cast<float>(1.0 / static_cast<double>(TokensPerStep(options, microbatches)))),
+      first_microbatch_(options.first_step() * microbatches),
+      tokens_(static_cast<size_t>(TokensPerStep(options, 1))),
+      norm_count_(static_cast<size_t>(TensorCount(options.shape))),
+      stream_(clock, false) {
+  device_.MakeCurrent();
+  int accumulators = 0;
+  for (const StagePlan& planned : plan.stages) {
+    DeviceStageOptions of_stage =
+        StageOptionsOf(options, options.split[static_cast<size_t>(planned.slice)], precision);
+    of_stage.delay = {.updates = planned.gradient_delay};
+    stages_.push_back({planned, make(of_stage)});
+    message_bytes_ = stages_.back().stage->message_bytes();
+    accumulators = std::max(accumulators, planned.gradient_buffers);
+  }
+  // The norm of a step is of use between its last B and its updates, as its accumulator is.
+  norms_.resize(static_cast<size_t>(options.clip_norm ? accumulators + 1 : 0));
+  losses_.resize(kRingSlots);
+  token_ring_ = std::make_unique<PinnedRing>(device_, kRingSlots, 2 * tokens_ * sizeof(Token));
+  loss_ring_ = std::make_unique<PinnedRing>(device_, kRingSlots, sizeof(double));
+  if (options.clip_norm) {
+    norm_ring_ = std::make_unique<PinnedRing>(device_, kRingSlots, norm_count_ * sizeof(double));
+  }
+  Taker count;
+  Place(plan, count);
+  memory_ = DeviceMemory(device_, count.taken);
+  Taker taker{memory_.get(), 0};
+  Place(plan, taker);
+  Begin();
+}
+
+DeviceCompute::~DeviceCompute() {
+  constexpr Nanoseconds kPatience = std::chrono::seconds(10);
+  if (!device_.Drain(kPatience)) memory_.Abandon();
+}
+
+std::byte* DeviceCompute::Taker::Take(size_t bytes) {
+  std::byte* const result = base == nullptr ? nullptr : base + taken;
+  taken +=
+      (bytes + DeviceStage::kAlignment - 1) / DeviceStage::kAlignment * DeviceStage::kAlignment;
+  return result;
+}
+
+void DeviceCompute::Place(const RankPlan& plan, Taker& taker) {
+  const auto take_all = [&](int count, size_t bytes, std::vector<std::byte*>& to) {
+    to.clear();
+    for (int k = 0; k < count; ++k) to.push_back(taker.Take(bytes));
+  };
+  size_t scratch = 0;
+  size_t most_tensors = 0;
+  for (StageState& state : stages_) {
+    const DeviceStage& stage = *state.stage;
+    scratch = std::max(scratch, stage.scratch_bytes());
+    most_tensors = std::max(most_tensors, stage.layout().tensors().size());
+    take_all(state.plan.weight_buffers, stage.weight_bytes(), state.weights);
+    state.gradients.clear();
+    for (int k = 0; k < state.plan.gradient_buffers; ++k) {
+      state.gradients.push_back(reinterpret_cast<float*>(taker.Take(stage.gradient_bytes())));
+    }
+    state.optimizer = taker.Take(stage.state_bytes());
+    take_all(state.plan.activation_slots, stage.activation_bytes(), state.activations);
+    take_all(state.plan.kept_slots, stage.kept_bytes(), state.kept);
+    state.tokens.assign(state.activations.size(), {});
+    for (DeviceTokens& of_slot : state.tokens) {
+      const size_t bytes = tokens_ * sizeof(Token);
+      if (stage.first()) of_slot.tokens = reinterpret_cast<Token*>(taker.Take(bytes));
+      if (stage.last()) of_slot.targets = reinterpret_cast<Token*>(taker.Take(bytes));
+    }
+  }
+  messages_.clear();
+  for (const MessagePlan& planned : plan.messages) {
+    auto& [lane, buffers] = messages_.emplace_back(planned.lane, std::vector<std::byte*>());
+    take_all(planned.buffers, message_bytes_, buffers);
+  }
+  scratch_ = taker.Take(scratch);
+  const auto take_doubles = [&](size_t count) {
+    return reinterpret_cast<double*>(taker.Take(count * sizeof(double)));
+  };
+  for (double*& of_step : norms_) of_step = take_doubles(norm_count_);
+  stage_norms_ = take_doubles(most_tensors);
+  clip_factor_ = reinterpret_cast<float*>(taker.Take(sizeof(float)));
+  for (double*& loss : losses_) loss = take_doubles(1);
+}
+
+void DeviceCompute::Begin() {
+  for (StageState& state : stages_) {
+    DeviceStage& stage = *state.stage;
+    for (std::byte* slot : state.activations) Spoil(slot, stage.activation_bytes());
+    for (std::byte* slot : state.kept) Spoil(slot, stage.kept_bytes());
+    for (float* gradients : state.gradients) {
+      device_.Fill(stream_.get(), gradients, 0, stage.gradient_bytes());
+    }
+    stage.Begin(stream_.get(), state.optimizer, scratch_);
+    BeginWeights(state);
+  }
+  for (const auto& [lane, buffers] : messages_) {
+    for (std::byte* buffer : buffers) Spoil(buffer, message_bytes_);
+  }
+}
+
+void DeviceCompute::BeginWeights(StageState& state) {
+  DeviceStage& stage = *state.stage;
+  const auto elements = static_cast<size_t>(stage.layout().size());
+  std::vector<std::unique_ptr<float[]>> host;
+  std::vector<float*> versions;
+  for (int age = 0; age <= state.plan.history; ++age) {
+    host.push_back(std::make_unique_for_overwrite<float[]>(elements));
+    versions.push_back(host.back().get());
+  }
+  const int told = state.plan.speaks ? state.plan.slice : -1;
+  BeginVersions(options_, told, stage.layout(), versions);
+  if (options_.start) {
+    options_.start->ReadState(HostOptimizer(state));
+    stage.LoadState(stream_.get(), HostOptimizer(state));
+  }
+  for (size_t age = 0; age < versions.size(); ++age) {
+    stage.Upload(stream_.get(), versions[age], state.weights[age]);
+  }
+}
+
+Optimizer& DeviceCompute::HostOptimizer(StageState& state) {
+  if (!state.host_optimizer) {
+    state.host_optimizer =
+        MakeCorrected(options_.optimizer, options_.correction, state.stage->layout(),
+                      {.updates = state.plan.gradient_delay});
+  }
+  return *state.host_optimizer;
+}
+
+std::byte* DeviceCompute::MessageBuffer(int lane, int index) {
+  for (const auto& [number, buffers] : messages_) {
+    if (number == lane) return buffers[static_cast<size_t>(index)];
+  }
+  CHECK(false);
+}
+
+DeviceCompute::StageState& DeviceCompute::StateOf(int stage) {
+  const auto found = std::find_if(stages_.begin(), stages_.end(), [&](const StageState& state) {
+    return state.plan.stage == stage;
+  });
+  CHECK(found != stages_.end());
+  return *found;
+}
+
+std::span<float> DeviceCompute::GradientBuffer(int stage, int index) {
+  const StageState& state = StateOf(stage);
+  return {state.gradients[static_cast<size_t>(index)],
+          static_cast<size_t>(state.stage->layout().size())};
+}
+
+/// No stage of a device shares a tensor: CheckDeviceShape.
+std::span<float> DeviceCompute::SharedGradient(int, int) { CHECK(false); }
+
+NormPlace DeviceCompute::NormsOf(int64_t step) {
+  device_.MakeCurrent();
+  double* const norms = norms_[static_cast<size_t>(step) % norms_.size()];
+  const auto stretch = std::make_shared<Stretch>(stream_);
+  device_.Fill(stream_.get(), norms, 0, norm_count_ * sizeof(double));
+  stretch->End();
+  const auto cleared = std::make_shared<DeviceEvent>(
+      clock_.control(), fmt::format("rank {} waits for its device to clear norms", rank_));
+  cleared->Issue(stretch, {});
+  return {{norms, norm_count_}, cleared};
+}
+
+EventPtr DeviceCompute::Start(const ComputeTask& task, std::span<const EventPtr> after) {
+  clock_.control().CheckRunning();
+  device_.MakeCurrent();
+  for (const EventPtr& event : after) MakeFollow(device_, stream_.get(), event);
+  StageState& state = StateOf(task.action.stage);
+  const auto event = std::make_shared<DeviceEvent>(
+      clock_.control(),
+      fmt::format("rank {} waits for its device to do {}{}{}", rank_, task.action.stage,
+                  KindName(task.action.kind),
+                  HasMicrobatch(task.action.kind) ? task.action.microbatch : task.action.step));
+  const auto stretch = std::make_shared<Stretch>(stream_);
+  std::function<void()> settle = Enqueue(state, task, event);
+  if (options_.poison_freed) SpoilFreed(state, task);
+  stretch->End();
+  event->Issue(stretch, {after.begin(), after.end()}, std::move(settle));
+  return event;
+}
+
+/// Returns what the host has to do once it has happened, if anything.
+std::function<void()> DeviceCompute::Enqueue(StageState& state, const ComputeTask& task,
+                                             const EventPtr& event) {
+  DeviceStage& stage = *state.stage;
+  const auto at = [](const auto& slots, int index) { return slots[static_cast<size_t>(index)]; };
+  const auto tokens = [&] { return at(state.tokens, task.activation); };
+  switch (task.action.kind) {
+    case ActionKind::kForward:
+      return Forward(state, task, event);
+    case ActionKind::kBackward:
+      stage.Backward(stream_.get(), at(state.weights, task.weights),
+                     at(state.activations, task.activation), tokens().tokens, tokens().targets,
+                     task.input, scale_, task.output, at(state.gradients, task.gradients));
+      return {};
+    case ActionKind::kBackwardInput:
+      stage.BackwardInput(stream_.get(), at(state.weights, task.weights),
+                          at(state.activations, task.activation), tokens().targets, task.input,
+                          scale_, task.output, at(state.kept, task.kept));
+      return {};
+    case ActionKind::kBackwardWeight:
+      stage.BackwardWeight(stream_.get(), at(state.activations, task.activation), tokens().tokens,
+                           at(state.kept, task.kept), scale_, at(state.gradients, task.gradients));
+      return {};
+    case ActionKind::kUpdate:
+      return Update(state, task, event);
+    case ActionKind::kAllReduce:
+      TakeNorms(state, task);
+      return {};
+    case ActionKind::kSendForward:
+    case ActionKind::kReceiveForward:
+    case ActionKind::kSendBackward:
+    case ActionKind::kReceiveBackward:
+      break;
+  }
+  CHECK(false);
+}
+
+/// What a read of it must not look like.
+void DeviceCompute::Spoil(std::byte* memory, size_t bytes) const {
+  if (options_.poison_freed) device_.Fill(stream_.get(), memory, kSpoiled, bytes);
+}
+
+void DeviceCompute::SpoilFreed(const StageState& state, const ComputeTask& task) const {
+  if (task.input != nullptr) Spoil(task.input, message_bytes_);
+  if (YieldsWeightGradient(task.action.kind)) {
+    Spoil(state.activations[static_cast<size_t>(task.activation)], state.stage->activation_bytes());
+  }
+  if (task.action.kind == ActionKind::kBackwardWeight) {
+    Spoil(state.kept[static_cast<size_t>(task.kept)], state.stage->kept_bytes());
+  }
+}
+
+void DeviceCompute::SendTokens(const StageState& state, const ComputeTask& task,
+                               const EventPtr& event) {
+  const DeviceTokens& to = state.tokens[static_cast<size_t>(task.activation)];
+  if (to.tokens == nullptr && to.targets == nullptr) return;
+  const size_t slot = token_ring_->Next();
+  auto* const tokens = reinterpret_cast<Token*>(token_ring_->At(slot));
+  Token* const targets = tokens + tokens_;
+  FillMicrobatch(corpus_, options_.seed, first_microbatch_ + task.action.microbatch,
+                 options_.microbatch_size, options_.shape.sequence,
+                 to.tokens == nullptr ? nullptr : tokens,
+                 to.targets == nullptr ? nullptr : targets);
+  const size_t bytes = tokens_ * sizeof(Token);
+  if (to.tokens != nullptr) device_.Copy(stream_.get(), to.tokens, tokens, bytes);
+  if (to.targets != nullptr) device_.Copy(stream_.get(), to.targets, targets, bytes);
+  token_ring_->UsedUntil(slot, event);
+}
+
+std::function<void()> DeviceCompute::Forward(StageState& state, const ComputeTask& task,
+                                             const EventPtr& event) {
+  SendTokens(state, task, event);
+  const DeviceTokens& tokens = state.tokens[static_cast<size_t>(task.activation)];
+  const size_t slot = task.loss == nullptr ? 0 : loss_ring_->Next();
+  state.stage->Forward(stream_.get(), state.weights[static_cast<size_t>(task.weights)],
+                       tokens.tokens, task.input, tokens.targets,
+                       state.activations[static_cast<size_t>(task.activation)], task.output,
+                       losses_[slot]);
+  if (task.loss == nullptr) return {};
+  std::byte* const host = loss_ring_->At(slot);
+  device_.Copy(stream_.get(), host, losses_[slot], sizeof(double));
+  loss_ring_->UsedUntil(slot, event);
+  return [host, loss = task.loss] { std::memcpy(loss, host, sizeof(double)); };
+}
+
+/// To their tensors' places among all of the network: runs of them, one as a rule.
+void DeviceCompute::TakeNorms(const StageState& state, const ComputeTask& task) {
+  state.stage->SquaredNorms(stream_.get(), state.gradients[static_cast<size_t>(task.gradients)],
+                            stage_norms_);
+  const std::vector<StageTensor>& tensors = state.stage->layout().tensors();
+  for (size_t begin = 0; begin < tensors.size();) {
+    size_t end = begin + 1;
+    while (end < tensors.size() && tensors[end].global_index == tensors[end - 1].global_index + 1) {
+      ++end;
+    }
+    device_.Copy(stream_.get(), task.norms + tensors[begin].global_index, stage_norms_ + begin,
+                 (end - begin) * sizeof(double));
+    begin = end;
+  }
+}
+
+std::function<void()> DeviceCompute::Update(StageState& state, const ComputeTask& task,
+                                            const EventPtr& event) {
+  DeviceStage& stage = *state.stage;
+  const auto weights = [&](int buffer) -> std::byte* {
+    return buffer < 0 ? nullptr : state.weights[static_cast<size_t>(buffer)];
+  };
+  const int64_t number = options_.first_step() + task.action.step + 1;
+  const float rate = LearningRate(options_.learning_rate, number);
+  if (task.norms != nullptr) {
+    stage.ClipFactor(stream_.get(), task.norms, static_cast<int>(norm_count_), *options_.clip_norm,
+                     clip_factor_);
+  }
+  stage.Update(stream_.get(), state.gradients[static_cast<size_t>(task.gradients)],
+               weights(task.weights), weights(task.target), rate, number, weights(task.taken_at),
+               task.norms == nullptr ? nullptr : clip_factor_);
+  if (!state.plan.speaks) return {};
+  TellCheckpoints(state, task, number);
+  if (!stage.last() || !on_update_) return {};
+  return TellUpdate(task, rate, event);
+}
+
+void DeviceCompute::TellCheckpoints(StageState& state, const ComputeTask& task, int64_t number) {
+  CheckpointWriter* const writer = options_.checkpoints;
+  if (writer == nullptr || !writer->Wants(state.plan.slice, number)) return;
+  std::vector<float> weights(static_cast<size_t>(state.stage->layout().size()));
+  state.stage->Download(stream_.get(), state.weights[static_cast<size_t>(task.target)],
+                        weights.data());
+  state.stage->StoreState(stream_.get(), HostOptimizer(state));
+  writer->Updated(state.plan.slice, number, HostOptimizer(state), weights.data());
+}
+
+std::function<void()> DeviceCompute::TellUpdate(const ComputeTask& task, float rate,
+                                                const EventPtr& event) {
+  if (task.norms == nullptr) {
+    return [this, step = task.action.step, rate] { on_update_(step, rate, std::nullopt); };
+  }
+  const size_t slot = norm_ring_->Next();
+  const auto* const host = reinterpret_cast<double*>(norm_ring_->At(slot));
+  device_.Copy(stream_.get(), norm_ring_->At(slot), task.norms, norm_count_ * sizeof(double));
+  norm_ring_->UsedUntil(slot, event);
+  return [this, host, step = task.action.step, rate] {
+    on_update_(step, rate, GlobalNorm({host, norm_count_}));
+  };
+}
+
+const float* DeviceCompute::FinalWeights(size_t index, int newest_buffer) {
+  device_.MakeCurrent();
+  StageState& state = stages_[index];
+  if (!state.final_weights.empty()) return state.final_weights.data();
+  state.final_weights.resize(static_cast<size_t>(state.stage->layout().size()));
+  state.stage->Download(stream_.get(), state.weights[static_cast<size_t>(newest_buffer)],
+                        state.final_weights.data());
+  if (options_.correction.name != "none") {
+    Optimizer& host = HostOptimizer(state);
+    state.stage->StoreState(stream_.get(), host);
+    const float* const own = host.FinalWeights(state.final_weights.data());
+    if (own != state.final_weights.data()) {
+      state.final_weights.assign(own, own + state.stage->layout().size());
+    }
+  }
+  if (++finished_ == stages_.size()) memory_ = {};
+  return state.final_weights.data();
+}
+
+std::string DeviceCompute::NotFinite(size_t index) {
+  device_.MakeCurrent();
+  StageState& state = stages_[index];
+  std::vector<float> weights(static_cast<size_t>(state.stage->layout().size()));
+  std::string tensor;
+  for (std::byte* version : state.weights) {
+    state.stage->Download(stream_.get(), version, weights.data());
+    if (tensor.empty()) tensor = FirstNotFinite(state.stage->layout(), weights.data());
+  }
+  return tensor;
+}
+
+}  // namespace pipelag

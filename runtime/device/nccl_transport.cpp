@@ -1,0 +1,247 @@
+#include "runtime/device/nccl_transport.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/runnable.h"
+
+namespace pipelag {
+namespace {
+
+/// Groups of very many halves may be split differently on different ranks, and hang
+/// (pytorch#174288): far fewer than the 256 that were seen to work.
+constexpr size_t kMostInGroup = 128;
+
+struct Part {
+  size_t begin = 0;
+  size_t end = 0;
+  size_t size() const { return end - begin; }
+};
+
+/// Of `count` values, what member `index` of `members` adds up: all but the last of one length, a
+/// multiple of 64 values.
+Part PartOf(size_t count, size_t index, size_t members) {
+  const size_t length = (count / members + 63) / 64 * 64;
+  return {std::min(index * length, count),
+          index + 1 == members ? count : std::min((index + 1) * length, count)};
+}
+
+}  // namespace
+
+NcclTransport::NcclTransport(const Program& program, int rank, CollectiveLibrary& library,
+                             ShareId share, DeviceClock& clock, RunControl& control)
+    : program_(program),
+      rank_(rank),
+      clock_(clock),
+      control_(control),
+      share_(std::move(share)),
+      posted_(program.lanes().size()),
+      communicators_(library, clock, control, rank) {}
+
+NcclTransport::~NcclTransport() = default;
+
+int NcclTransport::NumberOf(int group) const {
+  return static_cast<int>(program_.lanes().size()) + group;
+}
+
+std::vector<Communicators::Member> NcclTransport::Members() const {
+  std::vector<Communicators::Member> members;
+  for (size_t i = 0; i < program_.lanes().size(); ++i) {
+    const Lane& lane = program_.lanes()[i];
+    if (lane.sender != rank_ && lane.receiver != rank_) continue;
+    const int peer = lane.sender == rank_ ? lane.receiver : lane.sender;
+    members.push_back(
+        {static_cast<int>(i),
+         {std::min(lane.sender, lane.receiver), std::max(lane.sender, lane.receiver)},
+         fmt::format("rank {} waits for rank {} on the lane of {} from rank {} to rank {}", rank_,
+                     peer, lane.payload == ActionKind::kSendForward ? "F" : "B", lane.sender,
+                     lane.receiver)});
+  }
+  const Schedule& schedule = program_.schedule();
+  for (size_t g = 0; g < schedule.groups.size(); ++g) {
+    std::vector<int> ranks = RanksOf(schedule, schedule.groups[g]);
+    if (ranks.size() == 1 || std::find(ranks.begin(), ranks.end(), rank_) == ranks.end()) continue;
+    members.push_back({NumberOf(static_cast<int>(g)), std::move(ranks),
+                       WaitingForGroup(rank_, static_cast<int>(g))});
+  }
+  return members;
+}
+
+void NcclTransport::Open() { communicators_.Open(Members(), share_); }
+void NcclTransport::Close() { communicators_.Close(); }
+
+EventPtr NcclTransport::Post(const Transfer& transfer, std::span<const EventPtr> after) {
+  const Lane& lane = program_.lanes()[static_cast<size_t>(transfer.lane)];
+  const int64_t number = posted_[static_cast<size_t>(transfer.lane)]++;
+  const auto event =
+      std::make_shared<DeviceEvent>(control_, WaitingForMessage(lane, transfer.send, number));
+  const TimedStream& stream = communicators_.stream(transfer.lane);
+  for (const EventPtr& one : after) MakeFollow(clock_.device(), stream.get(), one);
+  const auto stretch = std::make_shared<Stretch>(stream);
+  const int peer = 1 - communicators_.rank_in(transfer.lane);
+  const Communicator::Half half{transfer.send, peer, transfer.buffer, transfer.bytes};
+  communicators_.Post(transfer.lane, {&half, 1}, stream.get());
+  stretch->End();
+  event->Issue(stretch, {after.begin(), after.end()});
+  return event;
+}
+
+EventPtr NcclTransport::PostGradientSum(int group, const std::vector<GradientPart>& parts,
+                                        std::span<const EventPtr> after) {
+  const Schedule& schedule = program_.schedule();
+  std::map<int, SummandsOf<float>> members;
+  for (const int stage : schedule.groups[static_cast<size_t>(group)].stages) {
+    const int rank = schedule.placement[static_cast<size_t>(stage)];
+    members[rank].rank = rank;
+    members[rank].places.push_back(stage);
+  }
+  std::vector<SummandsOf<float>> ordered;
+  for (auto& [rank, of_rank] : members) {
+    std::sort(of_rank.places.begin(), of_rank.places.end());
+    if (rank == rank_) {
+      for (const GradientPart& part : parts) of_rank.own.push_back(part.values.data());
+      CHECK(of_rank.own.size() == of_rank.places.size());
+    }
+    ordered.push_back(std::move(of_rank));
+  }
+  return Sum(group, std::move(ordered), parts.front().values.size(), after);
+}
+
+EventPtr NcclTransport::PostAllReduce(int group, std::span<double> values,
+                                      std::span<const EventPtr> after) {
+  const Schedule& schedule = program_.schedule();
+  std::vector<SummandsOf<double>> members;
+  for (const int rank : RanksOf(schedule, schedule.groups[static_cast<size_t>(group)])) {
+    members.push_back({rank, {rank}, {}});
+    if (rank != rank_) continue;
+    // Where there is nothing to add, a rank still hears of all others.
+    members.back().own = {values.empty()
+                              ? reinterpret_cast<double*>(Scratch(-1 - group, sizeof(double)))
+                              : values.data()};
+  }
+  return Sum(group, std::move(members), std::max<size_t>(values.size(), 1), after);
+}
+
+std::byte* NcclTransport::Scratch(int number, size_t bytes) {
+  auto& [memory, size] = scratch_[number];
+  if (size < bytes) {
+    memory = {};
+    memory = DeviceMemory(clock_.device(), bytes);
+    size = bytes;
+  }
+  return memory.get();
+}
+
+template <class Value>
+EventPtr NcclTransport::Sum(int group, std::vector<SummandsOf<Value>> members, size_t count,
+                            std::span<const EventPtr> after) {
+  const int number = NumberOf(group);
+  const bool alone = members.size() == 1;
+  if (alone && !alone_.contains(number)) alone_.emplace(number, TimedStream(clock_, true));
+  const TimedStream& stream = alone ? alone_.at(number) : communicators_.stream(number);
+  for (const EventPtr& one : after) MakeFollow(clock_.device(), stream.get(), one);
+  const auto event = std::make_shared<DeviceEvent>(control_, WaitingForGroup(rank_, group));
+  const auto stretch = std::make_shared<Stretch>(stream);
+  Enqueue(number, stream, members, count);
+  stretch->End();
+  event->Issue(stretch, {after.begin(), after.end()});
+  return event;
+}
+
+template <class Value>
+void NcclTransport::Enqueue(int number, const TimedStream& stream,
+                            const std::vector<SummandsOf<Value>>& members, size_t count) {
+  const size_t n = members.size();
+  const auto own_place = std::find_if(members.begin(), members.end(),
+                                      [&](const auto& of) { return of.rank == rank_; });
+  CHECK(own_place != members.end());
+  const auto me = static_cast<size_t>(own_place - members.begin());
+  const std::vector<Value*>& own = members[me].own;
+  const Part mine = PartOf(count, me, n);
+  const size_t bytes = mine.size() * sizeof(Value);
+  Value* sum = nullptr;
+  const std::map<int, Value*> summands = Collect(number, members, me, count, sum);
+
+  ComputeDevice& device = clock_.device();
+  if (bytes > 0) {
+    device.Copy(stream.get(), sum, summands.begin()->second, bytes);
+    for (auto it = std::next(summands.begin()); it != summands.end(); ++it) {
+      device.Add(stream.get(), sum, it->second, static_cast<int64_t>(mine.size()));
+    }
+    device.Copy(stream.get(), own.front() + mine.begin, sum, bytes);
+  }
+  std::vector<std::vector<Communicator::Half>> spread(n);
+  for (size_t distance = 1; distance < n; ++distance) {
+    const size_t to = (me + distance) % n;
+    const size_t from = (me + n - distance) % n;
+    const Part theirs = PartOf(count, from, n);
+    spread[distance] = {
+        {true, static_cast<int>(to), sum, bytes},
+        {false, static_cast<int>(from), own.front() + theirs.begin, theirs.size() * sizeof(Value)}};
+  }
+  PostInRounds(number, spread, 2);
+  for (size_t k = 1; k < own.size(); ++k) {
+    device.Copy(stream.get(), own[k], own.front(), count * sizeof(Value));
+  }
+}
+
+template <class Value>
+std::map<int, Value*> NcclTransport::Collect(int number,
+                                             const std::vector<SummandsOf<Value>>& members,
+                                             size_t me, size_t count, Value*& sum) {
+  const size_t n = members.size();
+  size_t others = 0;
+  size_t most_places = 1;
+  for (size_t k = 0; k < n; ++k) {
+    most_places = std::max(most_places, members[k].places.size());
+    if (k != me) others += members[k].places.size();
+  }
+  const Part mine = PartOf(count, me, n);
+  const size_t stride = (mine.size() * sizeof(Value) + 255) / 256 * 256;
+  std::byte* const scratch = Scratch(number, std::max<size_t>((others + 1) * stride, 256));
+  std::map<int, Value*> summands;
+  for (size_t k = 0; k < members[me].own.size(); ++k) {
+    summands[members[me].places[k]] = members[me].own[k] + mine.begin;
+  }
+  std::vector<std::vector<Communicator::Half>> exchange(n);
+  size_t taken = 0;
+  for (size_t distance = 1; distance < n; ++distance) {
+    const size_t to = (me + distance) % n;
+    const size_t from = (me + n - distance) % n;
+    const Part theirs = PartOf(count, to, n);
+    for (Value* values : members[me].own) {
+      exchange[distance].push_back(
+          {true, static_cast<int>(to), values + theirs.begin, theirs.size() * sizeof(Value)});
+    }
+    for (const int place : members[from].places) {
+      auto* const values = reinterpret_cast<Value*>(scratch + taken++ * stride);
+      summands[place] = values;
+      exchange[distance].push_back(
+          {false, static_cast<int>(from), values, mine.size() * sizeof(Value)});
+    }
+  }
+  PostInRounds(number, exchange, 2 * most_places);
+  sum = reinterpret_cast<Value*>(scratch + others * stride);
+  return summands;
+}
+
+void NcclTransport::PostInRounds(int number,
+                                 const std::vector<std::vector<Communicator::Half>>& by_distance,
+                                 size_t most) {
+  std::vector<Communicator::Half> group;
+  const auto post = [&] {
+    std::erase_if(group, [](const Communicator::Half& half) { return half.bytes == 0; });
+    if (!group.empty()) communicators_.Post(number, group, communicators_.stream(number).get());
+    group.clear();
+  };
+  // Whoever is as far apart posts in the same round.
+  const size_t at_once = std::max<size_t>(kMostInGroup / most, 1);
+  for (size_t distance = 1; distance < by_distance.size(); ++distance) {
+    group.insert(group.end(), by_distance[distance].begin(), by_distance[distance].end());
+    if (distance % at_once == 0) post();
+  }
+  post();
+}
+
+}  // namespace pipelag

@@ -1,0 +1,80 @@
+// Messages and sums between GPUs by NCCL: the ranks may be threads or processes, on one machine or
+// many. Knows how a program numbers its lanes and groups, and NCCL by its seam only.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "models/schedule/program.h"
+#include "runtime/device/communicators.h"
+#include "runtime/transport.h"
+
+namespace pipelag {
+
+/// One end: each lane that begins or ends here has a communicator of its two ranks and a stream,
+/// each group one of its ranks. A half is enqueued when it is posted, so a receive is there before
+/// its message; it holds a small part of the GPU while it waits, one per lane at most, since those
+/// of a lane follow each other. Streams make halves of different lanes independent, which rests on
+/// two things: no message needs more of the GPU than is left beside all lanes' (few blocks each),
+/// and every stream has a queue of the GPU of its own (CUDA_DEVICE_MAX_CONNECTIONS). NCCL must not
+/// be told to launch in the host's order (NCCL_LAUNCH_ORDER_IMPLICIT): a receive that waits for
+/// another rank would then keep back the send that this rank waits for.
+///
+/// Sums are of the bits that Transport states, which NCCL's own are not for more than two ranks:
+/// each rank gets its part of all summands, adds them in order and sends it to all.
+class NcclTransport : public Transport {
+ public:
+  /// All is borrowed.
+  NcclTransport(const Program& program, int rank, CollectiveLibrary& library, ShareId share,
+                DeviceClock& clock, RunControl& control);
+  ~NcclTransport() override;
+
+  void Open() override;
+  void Close() override;
+  EventPtr Post(const Transfer& transfer, std::span<const EventPtr> after) override;
+  /// Values of sums are device memory.
+  EventPtr PostGradientSum(int group, const std::vector<GradientPart>& parts,
+                           std::span<const EventPtr> after) override;
+  EventPtr PostAllReduce(int group, std::span<double> values,
+                         std::span<const EventPtr> after) override;
+
+ private:
+  /// A rank's summands, ascending by place, as the own rank sees them.
+  template <class Value>
+  struct SummandsOf {
+    int rank = 0;
+    std::vector<int> places;
+    std::vector<Value*> own;  // on the rank that has them
+  };
+
+  int NumberOf(int group) const;
+  std::vector<Communicators::Member> Members() const;
+  template <class Value>
+  EventPtr Sum(int group, std::vector<SummandsOf<Value>> members, size_t count,
+               std::span<const EventPtr> after);
+  template <class Value>
+  void Enqueue(int number, const TimedStream& stream, const std::vector<SummandsOf<Value>>& members,
+               size_t count);
+  /// Everybody's summands of the own part, by place, those of others in scratch once the groups
+  /// are done; `sum` is room for as many values.
+  template <class Value>
+  std::map<int, Value*> Collect(int number, const std::vector<SummandsOf<Value>>& members,
+                                size_t me, size_t count, Value*& sum);
+  std::byte* Scratch(int number, size_t bytes);
+  /// In groups that are no larger than NCCL takes, split alike on all ranks: no rank has more than
+  /// `most` halves with those at one distance.
+  void PostInRounds(int number, const std::vector<std::vector<Communicator::Half>>& by_distance,
+                    size_t most);
+
+  const Program& program_;
+  int rank_;
+  DeviceClock& clock_;
+  RunControl& control_;
+  ShareId share_;
+  std::map<int, std::pair<DeviceMemory, size_t>> scratch_;  // by communicator
+  std::map<int, TimedStream> alone_;  // of groups that have all their stages here
+  std::vector<int64_t> posted_;       // halves of each lane
+  Communicators communicators_;       // last: ends before the memory goes
+};
+
+}  // namespace pipelag

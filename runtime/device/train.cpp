@@ -1,0 +1,228 @@
+#include "runtime/device/train.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "runtime/device/communicators.h"
+#include "runtime/device/device_compute.h"
+#include "runtime/device/device_hub.h"
+#include "runtime/device/nccl_transport.h"
+#include "runtime/device/validation.h"
+
+namespace pipelag {
+namespace {
+
+MakeDeviceStage StagesOf(DeviceBackend& backend) {
+  return [&backend](const DeviceStageOptions& options) { return backend.MakeStage(options); };
+}
+
+CollectiveLibrary& NcclOf(DeviceBackend& backend) {
+  CollectiveLibrary* const library = backend.collectives();
+  if (library == nullptr) throw Error("--transport nccl: this build has no NCCL");
+  return *library;
+}
+
+/// Messages of all lanes from one device to itself.
+class SelfLoop {
+ public:
+  SelfLoop(const Program& program, CollectiveLibrary& library, DeviceClock& clock,
+           RunControl& control)
+      : communicators_(library, clock, control, 0) {
+    std::vector<Communicators::Member> members;
+    for (size_t lane = 0; lane < program.lanes().size(); ++lane) {
+      members.push_back({static_cast<int>(lane), {0}, fmt::format("lane {} waits for NCCL", lane)});
+    }
+    communicators_.Open(members, {});
+  }
+
+  void Move(int lane, Stream stream, void* to, const void* from, size_t bytes) {
+    // NCCL only reads what it sends.
+    const Communicator::Half both[] = {{true, 0, const_cast<void*>(from), bytes},
+                                       {false, 0, to, bytes}};
+    communicators_.Post(lane, both, stream);
+  }
+
+ private:
+  Communicators communicators_;
+};
+
+class DeviceThreads : public Backends {
+ public:
+  DeviceThreads(const Program& program, const TrainingOptions& options, const Corpus& corpus,
+                RunControl& control, DeviceBackend& backend, const DeviceRun& run)
+      : program_(program),
+        options_(options),
+        corpus_(corpus),
+        control_(control),
+        backend_(backend),
+        run_(run) {
+    const int ranks = program.schedule().ranks;
+    const int devices = std::min(backend.devices(), ranks);
+    for (int d = 0; d < devices; ++d) {
+      devices_.push_back(backend.Open(d));
+      clocks_.push_back(std::make_unique<DeviceClock>(*devices_.back(), control));
+    }
+    for (int rank = 0; rank < ranks; ++rank) {
+      clock_of_.push_back(clocks_[static_cast<size_t>(rank * devices / ranks)].get());
+    }
+    MoveMessage move;
+    if (run.transport == DeviceTransport::kNccl) {
+      if (devices > 1 && devices < ranks) {
+        throw Error(
+            fmt::format("--transport nccl: there are {} ranks, but {} GPUs: NCCL takes one rank a "
+                        "GPU, or all on one",
+                        ranks, devices));
+      }
+      CollectiveLibrary& library = NcclOf(backend);
+      if (devices == 1) {
+        loop_ = std::make_unique<SelfLoop>(program, library, *clocks_.front(), control);
+        move = [this](int lane, Stream stream, void* to, const void* from, size_t bytes) {
+          loop_->Move(lane, stream, to, from, bytes);
+        };
+      } else {
+        share_ = ShareIdsAmongThreads(control);
+        return;
+      }
+    }
+    hub_ = std::make_unique<DeviceHub>(program, control, clock_of_, std::move(move));
+  }
+
+  std::unique_ptr<TrainingCompute> MakeCompute(const RankPlan& plan, OnUpdate on_update) override {
+    return std::make_unique<DeviceCompute>(
+        plan, options_, run_.precision, program_.schedule().microbatches, corpus_,
+        *clock_of_[static_cast<size_t>(plan.rank)], StagesOf(backend_), std::move(on_update));
+  }
+  std::unique_ptr<Transport> MakeTransport(int rank) override {
+    if (hub_) return hub_->End(rank);
+    return std::make_unique<NcclTransport>(program_, rank, NcclOf(backend_), share_,
+                                           *clock_of_[static_cast<size_t>(rank)], control_);
+  }
+
+ private:
+  const Program& program_;
+  const TrainingOptions& options_;
+  const Corpus& corpus_;
+  RunControl& control_;
+  DeviceBackend& backend_;
+  DeviceRun run_;
+  std::vector<std::unique_ptr<ComputeDevice>> devices_;
+  std::vector<std::unique_ptr<DeviceClock>> clocks_;
+  std::vector<DeviceClock*> clock_of_;  // by rank
+  ShareId share_;
+  std::unique_ptr<SelfLoop> loop_;
+  std::unique_ptr<DeviceHub> hub_;
+};
+
+/// Every rank gets a name from the first one, as a message.
+ShareId ShareIdsOver(ProcessLink& link, int tag) {
+  return [&link, tag](int number, const std::vector<int>& ranks,
+                      const std::function<CollectiveLibrary::Id()>& make) {
+    const auto id = std::make_shared<CollectiveLibrary::Id>();
+    if (make) {
+      *id = make();
+      std::vector<EventPtr> sent;
+      for (const int rank : ranks) {
+        if (rank == link.rank()) continue;
+        sent.push_back(link.Send(rank, tag, *id,
+                                 fmt::format("rank {} waits for rank {} to take the name of "
+                                             "communicator {}",
+                                             link.rank(), rank, number),
+                                 id));
+      }
+      for (const EventPtr& event : sent) event->Wait();
+    } else {
+      link.Receive(ranks.front(), tag, *id,
+                   fmt::format("rank {} waits for rank {} to name communicator {}", link.rank(),
+                               ranks.front(), number),
+                   id)
+          ->Wait();
+    }
+    return *id;
+  };
+}
+
+class DeviceProcess : public Backends {
+ public:
+  DeviceProcess(const Program& program, const TrainingOptions& options, const Corpus& corpus,
+                ProcessLink& link, int tag, DeviceBackend& backend, const DeviceRun& run,
+                int ordinal)
+      : program_(program),
+        options_(options),
+        corpus_(corpus),
+        link_(link),
+        tag_(tag),
+        backend_(backend),
+        run_(run),
+        device_(backend.Open(ordinal)),
+        clock_(*device_, link.control()) {}
+
+  std::unique_ptr<TrainingCompute> MakeCompute(const RankPlan& plan, OnUpdate on_update) override {
+    return std::make_unique<DeviceCompute>(plan, options_, run_.precision,
+                                           program_.schedule().microbatches, corpus_, clock_,
+                                           StagesOf(backend_), std::move(on_update));
+  }
+  std::unique_ptr<Transport> MakeTransport(int rank) override {
+    return std::make_unique<NcclTransport>(program_, rank, NcclOf(backend_),
+                                           ShareIdsOver(link_, tag_), clock_, link_.control());
+  }
+
+ private:
+  const Program& program_;
+  const TrainingOptions& options_;
+  const Corpus& corpus_;
+  ProcessLink& link_;
+  int tag_;
+  DeviceBackend& backend_;
+  DeviceRun run_;
+  std::unique_ptr<ComputeDevice> device_;
+  DeviceClock clock_;
+};
+
+}  // namespace
+
+OpenBackends OnDevices(DeviceBackend& backend, const DeviceRun& run) {
+  return [&backend, run](const Program& program, const TrainingOptions& options,
+                         const Corpus& corpus, RunControl& control) {
+    return std::make_unique<DeviceThreads>(program, options, corpus, control, backend, run);
+  };
+}
+
+OpenProcessBackends OnDeviceOfProcess(DeviceBackend& backend, const DeviceRun& run,
+                                      int local_rank) {
+  return [&backend, run, local_rank](const Program& program, const TrainingOptions& options,
+                                     const Corpus& corpus, ProcessLink& link, int free_tag) {
+    return std::make_unique<DeviceProcess>(program, options, corpus, link, free_tag, backend, run,
+                                           local_rank % backend.devices());
+  };
+}
+
+TrainingOptions ValidatedOnDevice(TrainingOptions options, DeviceBackend& backend,
+                                  const DeviceRun& run, const Corpus& corpus) {
+  options.validation = [of = options, &backend, run,
+                        &corpus](const std::vector<const float*>& stage_weights) {
+    const std::unique_ptr<ComputeDevice> device = backend.Open(0);
+    return DeviceValidationLoss(of, run.precision, corpus, stage_weights, *device,
+                                StagesOf(backend));
+  };
+  return options;
+}
+
+std::optional<int> LocalRank() {
+  for (const char* name :
+       {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"}) {
+    const char* const value = std::getenv(name);
+    if (value == nullptr) continue;
+    char* end = nullptr;
+    const long number = std::strtol(value, &end, 10);
+    if (end == value || *end != '\0' || number < 0 || number > 4096) {
+      throw Error(fmt::format("{} is not a number of a rank: '{}'", name, value));
+    }
+    return static_cast<int>(number);
+  }
+  return std::nullopt;
+}
+
+}  // namespace pipelag

@@ -1,0 +1,85 @@
+// Cases of buffers.h's kernels.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/cuda/kernels/buffers.h"
+#include "runtime/optimizer/norm.h"
+#include "tests/runtime/cuda/kernel_case.h"
+#include "tests/runtime/cuda/tolerance.h"
+
+namespace pipelag::cuda {
+
+inline KernelCase ConvertCase(KernelMemory& memory, bool compared, int64_t elements) {
+  KernelCase c(memory, compared);
+  const std::vector<float> values = Normal(elements, 1);
+  const float* from = c.Input<float>(values);
+  Bfloat16* to = c.Result<Bfloat16>("bf16", elements, Doubles(Rounded<Bfloat16>(values)), 0);
+  float* back = c.Result<float>("float", elements, Doubles(Rounded<Bfloat16>(values)), 0);
+  c.moved_bytes = static_cast<double>(elements) * 12;
+  c.launch = [=] {
+    ConvertToBfloat16(nullptr, elements, from, to);
+    ConvertToFloat(nullptr, elements, to, back);
+  };
+  return c;
+}
+
+inline KernelCase AddCopiesCase(KernelMemory& memory, bool compared, int64_t elements,
+                                uint64_t copies) {
+  KernelCase c(memory, compared);
+  std::vector<float> expected = Normal(elements, 1);
+  std::vector<const float*> of{c.Input<float>(expected)};
+  for (uint64_t k = 1; k < copies; ++k) {
+    const std::vector<float> values = Normal(elements, k + 1);
+    for (size_t i = 0; i < values.size(); ++i) expected[i] += values[i];
+    of.push_back(c.Input<float>(values));
+  }
+  float* sum = c.Result<float>("sum", elements, Doubles(expected), 0);
+  float* grown =
+      c.Changed<float>("grown", std::vector<float>(expected.size(), 0.0f), Doubles(expected), 0);
+  c.moved_bytes = static_cast<double>(elements) * 4 * static_cast<double>(copies + 1);
+  c.launch = [=] {
+    AddCopies(nullptr, elements, of, sum);
+    for (const float* copy : of) AddBuffer(nullptr, elements, copy, grown);
+  };
+  return c;
+}
+
+/// Norms of tensors of these sizes, 16 elements apart as a layout has them, the factor that clips
+/// them to one, and its effect.
+inline KernelCase ClipCase(KernelMemory& memory, bool compared, const std::vector<int64_t>& sizes) {
+  KernelCase c(memory, compared);
+  std::vector<TensorSpan> tensors;
+  int64_t end = 0;
+  for (const int64_t size : sizes) {
+    tensors.push_back({end, size});
+    end += (size + 15) / 16 * 16;
+  }
+  std::vector<float> values = Normal(end, 1);
+  std::vector<double> norms;
+  for (const TensorSpan& tensor : tensors) {
+    norms.push_back(SquaredNorm(tensor.elements, values.data() + tensor.offset));
+  }
+  const float expected = pipelag::ClipFactor(norms, 1);
+  std::vector<float> scaled = values;
+  for (float& value : scaled) value *= expected;
+  const NormPlan plan = PlanNorms(tensors);
+  const TensorSpan* pieces = c.Copied(plan.pieces);
+  const int64_t* first_pieces = c.Copied(plan.first_pieces);
+  auto* sums = static_cast<double*>(c.Scratch(plan.pieces.size() * sizeof(double)));
+  const auto count = static_cast<int64_t>(tensors.size());
+  const auto pieces_count = static_cast<int64_t>(plan.pieces.size());
+  double* squared = c.Result<double>("squared norms", count, norms, 1e-14);
+  float* factor = c.Result<float>("factor", 1, {static_cast<double>(expected)}, 1e-7);
+  float* gradients = c.Changed<float>("gradients", values, Doubles(scaled), 1e-7);
+  c.moved_bytes = static_cast<double>(end) * 12;
+  c.launch = [=] {
+    SquaredNorms(nullptr, count, pieces_count, pieces, first_pieces, gradients, sums, squared);
+    ClipFactor(nullptr, count, squared, 1, factor);
+    Scale(nullptr, end, factor, gradients);
+  };
+  return c;
+}
+
+}  // namespace pipelag::cuda

@@ -1,0 +1,252 @@
+// Runs on devices: every schedule on GPUs that are late ends with the weights of its serial
+// reference, however the ranks reach each other; a wait that is left out shows; failures end runs.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "models/schedule/generators.h"
+#include "runtime/data/grammar.h"
+#include "runtime/device/device_hub.h"
+#include "runtime/device/train.h"
+#include "runtime/serial.h"
+#include "tests/runtime/late_backend.h"
+#include "tests/runtime/socket_pairs.h"
+
+namespace pipelag {
+namespace {
+
+constexpr int64_t kSteps = 3;
+constexpr int kMicrobatches = 12;  // shared evenly by 1 to 4 ranks
+
+const Corpus& TestCorpus() {
+  static const Corpus corpus = GrammarCorpus(3, 4, 4000);
+  return corpus;
+}
+
+TrainingOptions Options(const Program& program, bool clipped = false) {
+  TrainingOptions options;
+  options.shape = {.layers = 9, .hidden = 8, .heads = 1, .sequence = 4, .vocabulary = 256};
+  options.split = SplitLayers(options.shape.layers, program.schedule().stages);
+  options.microbatch_size = 1;
+  options.seed = 7;
+  options.optimizer.learning_rate = 0.01f;
+  options.learning_rate = {.peak = 0.01f, .total_updates = kSteps};
+  options.validation_microbatches = 2;
+  options.deadline = std::chrono::seconds(20);
+  options.poison_freed = true;
+  if (clipped) options.clip_norm = 0.3;
+  return options;
+}
+
+Program Lower(const std::string& schedule, int ranks, bool norm = false, int64_t steps = kSteps) {
+  return Program(Generate(schedule, {.ranks = ranks, .microbatches = kMicrobatches, .norm = norm}),
+                 steps);
+}
+
+TrainingResult OnLateGpus(const Program& program, const TrainingOptions& options,
+                          LateBackend& backend, DeviceTransport transport) {
+  const DeviceRun run{StagePrecision::kFloat32, transport};
+  return TrainOnThreads(program, ValidatedOnDevice(options, backend, run, TestCorpus()),
+                        TestCorpus(), OnDevices(backend, run), {});
+}
+
+void ExpectSame(const TrainingResult& device, const TrainingResult& serial) {
+  EXPECT_FALSE(device.diverged) << device.diverged_where;
+  EXPECT_EQ(device.weights_sha256, serial.weights_sha256);
+  EXPECT_EQ(device.step_losses, serial.step_losses);
+  EXPECT_EQ(device.validation_loss, serial.validation_loss);
+}
+
+/// One GPU for all ranks and one for each, by copies and by NCCL.
+void ExpectSameEverywhere(const Program& program, const TrainingOptions& options) {
+  const TrainingResult serial = TrainSerially(PlanOf(program), options, TestCorpus());
+  const int ranks = program.schedule().ranks;
+  for (const DeviceTransport transport : {DeviceTransport::kLocal, DeviceTransport::kNccl}) {
+    for (const int devices : ranks == 1 ? std::vector{1} : std::vector{1, ranks}) {
+      SCOPED_TRACE(fmt::format("{} GPUs, {}", devices,
+                               transport == DeviceTransport::kNccl ? "NCCL" : "copies"));
+      LateBackend backend(devices, static_cast<uint64_t>(13 * ranks + devices), devices % 2 == 1);
+      ExpectSame(OnLateGpus(program, options, backend, transport), serial);
+    }
+  }
+}
+
+class OnGpus : public testing::TestWithParam<std::string> {};
+
+TEST_P(OnGpus, EqualTheSerialReferenceHoweverRanksReachEachOther) {
+  for (int ranks = 1; ranks <= 4; ++ranks) {
+    if (GetParam() == "dualpipe" && ranks % 2 != 0) continue;
+    SCOPED_TRACE(ranks);
+    const Program program = Lower(GetParam(), ranks);
+    ExpectSameEverywhere(program, Options(program));
+  }
+}
+
+TEST_P(OnGpus, ClipByTheNormOfAllRanks) {
+  if (GetParam() == "zb-v" || GetParam() == "interleaved-1f1b") return;  // alike
+  const Program program = Lower(GetParam(), 2, true);
+  ExpectSameEverywhere(program, Options(program, true));
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedules, OnGpus,
+                         testing::Values("gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-v",
+                                         "2bw", "dualpipe"),
+                         [](const auto& parameter) {
+                           std::string name;
+                           for (const char c : parameter.param) name += c == '-' ? '_' : c;
+                           return name;
+                         });
+
+TEST(GpuRun, AnyTimingIsTheSameRun) {
+  const Program program = Lower("zb-h1", 3);
+  const TrainingOptions options = Options(program);
+  const TrainingResult serial = TrainSerially(PlanOf(program), options, TestCorpus());
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    LateBackend backend(seed % 2 == 0 ? 1 : 3, seed);
+    ExpectSame(OnLateGpus(program, options, backend,
+                          seed % 4 < 2 ? DeviceTransport::kLocal : DeviceTransport::kNccl),
+               serial);
+  }
+}
+
+/// Of the stream that is first told to wait, or of all others.
+TEST(GpuRun, WithoutAWaitIsNotTheSameRun) {
+  const Program program = Lower("1f1b", 2);
+  const TrainingOptions options = Options(program);
+  const TrainingResult serial = TrainSerially(PlanOf(program), options, TestCorpus());
+  for (const bool of_first : {true, false}) {
+    LateBackend backend(1, 5);
+    std::mutex mutex;
+    Stream first = nullptr;
+    backend.on_open = [&](LateGpu& gpu) {
+      gpu.forgets = [&](Stream stream) {
+        const std::lock_guard lock(mutex);
+        if (first == nullptr) first = stream;
+        return (stream == first) == of_first;
+      };
+    };
+    const DeviceRun run{StagePrecision::kFloat32, DeviceTransport::kLocal};
+    const TrainingResult result =
+        TrainOnThreads(program, options, TestCorpus(), OnDevices(backend, run), {});
+    EXPECT_TRUE(result.diverged || result.weights_sha256 != serial.weights_sha256) << of_first;
+  }
+}
+
+TEST(GpuRun, SpansAreOnTheRunsClockAndFollowTheirMessages) {
+  const Program program = Lower("1f1b", 2);
+  const TrainingOptions options = Options(program);
+  LateBackend backend(2, 3);
+  const TrainingResult result = OnLateGpus(program, options, backend, DeviceTransport::kLocal);
+  std::map<std::tuple<ActionKind, int, int64_t>, Span> spans;
+  for (const Span& span : result.trace.spans) {
+    EXPECT_LE(span.start, span.end);
+    spans[{span.kind, span.stage, span.microbatch}] = span;
+  }
+  for (int64_t i = 0; i < kMicrobatches; ++i) {
+    const Span& produced = spans.at({ActionKind::kForward, 0, i});
+    const Span& sent = spans.at({ActionKind::kSendForward, 0, i});
+    const Span& consumed = spans.at({ActionKind::kForward, 1, i});
+    // The clock's anchor is no truer than the device is quick.
+    constexpr Nanoseconds kBlur = std::chrono::milliseconds(2);
+    EXPECT_GE(sent.start + kBlur, produced.end);
+    EXPECT_GE(consumed.start + kBlur, sent.end);
+  }
+}
+
+TEST(GpuRun, ReportsStepsWithTheirNorms) {
+  const Program program = Lower("1f1b", 2, true);
+  TrainingOptions options = Options(program, true);
+  std::vector<StepReport> serial;
+  options.on_step = [&](const StepReport& report) { serial.push_back(report); };
+  TrainSerially(PlanOf(program), options, TestCorpus());
+  std::vector<StepReport> device;
+  options.on_step = [&](const StepReport& report) { device.push_back(report); };
+  LateBackend backend(1, 3);
+  OnLateGpus(program, options, backend, DeviceTransport::kLocal);
+  ASSERT_EQ(device.size(), static_cast<size_t>(kSteps));
+  for (size_t i = 0; i < device.size(); ++i) {
+    EXPECT_EQ(device[i].loss, serial[i].loss);
+    EXPECT_EQ(device[i].gradient_norm, serial[i].gradient_norm);
+    EXPECT_EQ(device[i].learning_rate, serial[i].learning_rate);
+  }
+}
+
+TEST(GpuRun, OfProcessesOverNcclEqualsTheSerialReference) {
+  for (const char* schedule : {"1f1b", "2bw", "zb-v"}) {
+    const Program program = Lower(schedule, 3);
+    const TrainingOptions options = Options(program);
+    const TrainingResult serial = TrainSerially(PlanOf(program), options, TestCorpus());
+    LateBackend backend(3, 11);
+    const DeviceRun run{StagePrecision::kFloat32, DeviceTransport::kNccl};
+    const TrainingOptions validated = ValidatedOnDevice(options, backend, run, TestCorpus());
+    std::vector<std::unique_ptr<Wire>> wires = SocketPairs(3);
+    std::optional<ProcessesResult> result;
+    {
+      std::vector<std::jthread> threads;
+      for (int rank = 0; rank < 3; ++rank) {
+        threads.emplace_back([&, rank] {
+          auto own =
+              TrainOnProcesses(program, validated, TestCorpus(), *wires[static_cast<size_t>(rank)],
+                               OnDeviceOfProcess(backend, run, rank), {});
+          if (rank == 0) result = std::move(own);
+        });
+      }
+    }
+    ASSERT_TRUE(result);
+    ExpectSame(result->training, serial);
+  }
+}
+
+/// Of the error that `make` must end in.
+template <class Make>
+std::string ReasonOf(Make make) {
+  try {
+    make();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(GpuFailure, OfTheDeviceEndsTheRun) {
+  const Program program = Lower("1f1b", 2);
+  LateBackend backend(1, 3);
+  backend.on_open = [](LateGpu& gpu) {
+    gpu.forgets = [&gpu, count = std::make_shared<std::atomic<int>>(0)](Stream) {
+      if (++*count == 20) gpu.broken = true;
+      return false;
+    };
+  };
+  const std::string reason =
+      ReasonOf([&] { OnLateGpus(program, Options(program), backend, DeviceTransport::kLocal); });
+  EXPECT_NE(reason.find("late GPU 0: an illegal memory access"), std::string::npos) << reason;
+}
+
+TEST(GpuFailure, OfTooManyRanksForNcclIsSaid) {
+  const Program program = Lower("1f1b", 3);
+  LateBackend backend(2, 3);
+  const std::string reason =
+      ReasonOf([&] { OnLateGpus(program, Options(program), backend, DeviceTransport::kNccl); });
+  EXPECT_NE(reason.find("3 ranks, but 2 GPUs"), std::string::npos) << reason;
+}
+
+TEST(GpuFailure, LostMessageSaysWhoWaitsForWhom) {
+  const Program program = Lower("1f1b", 2);
+  TrainingOptions options = Options(program);
+  options.deadline = std::chrono::milliseconds(300);
+  LateBackend backend(2, 3);
+  backend.nccl.abort_together = 2;
+  // The connections have been tried out by then.
+  backend.nccl.loses = [count = std::make_shared<int>(0)](const Communicator::Half& half) {
+    return half.send && ++*count == 12;
+  };
+  const std::string reason =
+      ReasonOf([&] { OnLateGpus(program, options, backend, DeviceTransport::kNccl); });
+  EXPECT_NE(reason.find("waits for rank"), std::string::npos) << reason;
+  EXPECT_NE(reason.find("nothing came within 300.00 ms"), std::string::npos) << reason;
+  EXPECT_EQ(backend.nccl.aborted_alone, 0);
+}
+
+}  // namespace
+}  // namespace pipelag
