@@ -100,7 +100,7 @@ constexpr size_t PlainSharedBytes(int64_t size, int64_t tiles, int64_t squares) 
 
 /// Blocks: (sequences · heads, tiles of queries).
 template <class T>
-__global__ void __launch_bounds__(kPlainThreads)
+__global__ void __launch_bounds__(kPlainThreads, 2)
     AttentionForwardPlainKernel(AttentionShape shape, const T* qkv, T* attended, float* log_sums) {
   const auto size = static_cast<int>(shape.head_size);
   auto* queries = static_cast<float*>(DynamicShared());
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(kPlainThreads)
 
 /// Blocks: (sequences · key heads, tiles of keys). `shared` holds probabilities, then slopes.
 template <class T>
-__global__ void __launch_bounds__(kPlainThreads)
+__global__ void __launch_bounds__(kPlainThreads, 2)
     AttentionBackwardKeysPlainKernel(AttentionShape shape, const T* qkv, const float* log_sums,
                                      const T* attended_gradient, const float* row_dots,
                                      T* qkv_gradient) {
@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(kPlainThreads)
 
 /// Blocks: (sequences · heads, tiles of queries).
 template <class T>
-__global__ void __launch_bounds__(kPlainThreads)
+__global__ void __launch_bounds__(kPlainThreads, 2)
     AttentionBackwardQueriesPlainKernel(AttentionShape shape, const T* qkv, const float* log_sums,
                                         const T* attended_gradient, const float* row_dots,
                                         T* qkv_gradient) {

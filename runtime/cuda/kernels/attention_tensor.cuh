@@ -2,17 +2,19 @@
 // size is a multiple of 8; smaller heads leave zeros in the tiles. Streams one side's tiles past
 // the other side's, double-buffered with cp.async. Knows no types but bf16.
 //
-// Sizes (registers: 255 per thread, 65,536 per SM; shared memory of sm_90: 227 KiB per SM, sm_80:
-// 163), with r row tiles of 16 per warp, 4 warps, s streamed rows, size D. In float registers per
-// thread, an accumulator of (16 r × n) takes r · n / 2.
-//   forward, D 64:   r 2, s 64: output 64 + scores 64; tiles 128 + 4 · 64 rows · 128 B = 48 KiB
-//   forward, D 128:  r 2, s 32: output 128 + scores 32; tiles 128 + 4 · 32 rows · 256 B = 64 KiB
-//   keys, D 64:      r 2, s 32: two outputs 128 + scores 2 · 32; 2 · 128 + 4 · 32 rows = 48 KiB
-//   keys, D 128:     r 1, s 32: two outputs 128 + scores 2 · 16; 2 · 64 + 4 · 32 rows = 64 KiB
-//   queries, D 64:   r 2, s 32: output 64 + scores 2 · 32; 2 · 128 + 4 · 32 rows = 48 KiB
-//   queries, D 128:  r 1, s 32: output 64 + scores 2 · 16; 2 · 64 + 4 · 32 rows = 64 KiB
-// so that two blocks fit an SM. Two row tiles per warp halve what an operand b costs in shared
-// memory: 256 bytes for each 2 · 2048 multiply-adds.
+// Sizes, with r row tiles of 16 rows per warp, 4 warps, s streamed rows, heads of D: an accumulator
+// of 16 r × n takes r · n / 2 registers of a thread, of which it has 255 (65,536 per SM: two blocks
+// of 128 threads). Shared memory per SM: 163 KiB on sm_80, 227 on sm_90 and sm_100.
+//                r  s   float accumulators               tiles                     registers
+//   forward  64  2  64  output 64, scores 64             128 + 4 · 64 rows, 48 KiB  246 245 178
+//   forward 128  2  32  output 128, scores 32            128 + 4 · 32 rows, 64 KiB  251 254 255
+//   keys     64  2  32  outputs 2 · 64, scores 2 · 32    256 + 4 · 32 rows, 48 KiB  255 255 255
+//   keys    128  1  32  outputs 2 · 64, scores 2 · 16    128 + 4 · 32 rows, 64 KiB  255 255 251
+//   queries  64  2  32  output 64, scores 2 · 32         256 + 4 · 32 rows, 48 KiB  244 243 168
+//   queries 128  1  32  output 64, scores 2 · 16         128 + 4 · 32 rows, 64 KiB  166 166 168
+// The registers are ptxas 13.0's for sm_80, sm_90, sm_100; only `keys 64` spills, 16 bytes on the
+// first two. Two row tiles halve what an operand b costs: an ldmatrix of 512 bytes, 4 cycles of
+// shared memory, then feeds four mma of 2048 multiply-adds each. Larger tiles do not fit.
 #pragma once
 
 #include "runtime/cuda/kernels/head_place.cuh"

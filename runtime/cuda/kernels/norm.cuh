@@ -32,8 +32,9 @@ struct NormInput {
 };
 
 template <class T, int kWidth, bool kRms, bool kAdded>
-__global__ void NormForwardKernel(int64_t rows, int64_t cols, NormInput<T> input, const float* gain,
-                                  const float* shift, float* mean, float* inverse_deviation, T* y) {
+__global__ void __launch_bounds__(kNormWarps* kWarp, 8)
+    NormForwardKernel(int64_t rows, int64_t cols, NormInput<T> input, const float* gain,
+                      const float* shift, float* mean, float* inverse_deviation, T* y) {
   const int64_t row = NormRow();
   if (row >= rows) return;
   const T* in = (kAdded ? input.sum : input.x) + row * cols;
@@ -96,10 +97,10 @@ __global__ void NormForwardKernel(int64_t rows, int64_t cols, NormInput<T> input
 }
 
 template <class T, int kWidth, bool kRms>
-__global__ void NormBackwardInputKernel(int64_t rows, int64_t cols, const T* y_gradient, const T* x,
-                                        const float* gain, const float* mean,
-                                        const float* inverse_deviation, const T* residual_gradient,
-                                        T* x_gradient) {
+__global__ void __launch_bounds__(kNormWarps* kWarp, 8)
+    NormBackwardInputKernel(int64_t rows, int64_t cols, const T* y_gradient, const T* x,
+                            const float* gain, const float* mean, const float* inverse_deviation,
+                            const T* residual_gradient, T* x_gradient) {
   const int64_t row = NormRow();
   if (row >= rows) return;
   const T* in = x + row * cols;
