@@ -1,5 +1,6 @@
 // Kernels of norm.h: a warp works on a row, whose first pass brings it into the cache for the
-// others. Knows neither how many rows a block has nor who launches it.
+// others. Where the compiler might fuse a product with a sum, fmaf says that it is: the two ways of
+// the forward have the same bits. Knows neither how many rows a block has nor who launches it.
 #pragma once
 
 #include "runtime/cuda/kernels/columns.cuh"
@@ -60,7 +61,7 @@ __global__ void __launch_bounds__(kNormWarps* kWarp, 8)
     PIPELAG_UNROLL
     for (int k = 0; k < kWidth; ++k) {
       sum += v[k];
-      squares += v[k] * v[k];
+      squares = fmaf(v[k], v[k], squares);
     }
   });
   const float count = static_cast<float>(cols);
@@ -72,7 +73,7 @@ __global__ void __launch_bounds__(kNormWarps* kWarp, 8)
       float v[kWidth];
       Load(in + j, v);
       PIPELAG_UNROLL
-      for (int k = 0; k < kWidth; ++k) squares += (v[k] - m) * (v[k] - m);
+      for (int k = 0; k < kWidth; ++k) squares = fmaf(v[k] - m, v[k] - m, squares);
     });
   }
   const float r = 1 / sqrtf(WarpSum(squares) / count + kNormEpsilon);
@@ -81,12 +82,14 @@ __global__ void __launch_bounds__(kNormWarps* kWarp, 8)
     float g[kWidth];
     Load(in + j, v);
     Load(gain + j, g);
-    PIPELAG_UNROLL
-    for (int k = 0; k < kWidth; ++k) v[k] = (v[k] - m) * r * g[k];
     if (!kRms && shift != nullptr) {
-      Load(shift + j, g);
+      float s[kWidth];
+      Load(shift + j, s);
       PIPELAG_UNROLL
-      for (int k = 0; k < kWidth; ++k) v[k] += g[k];
+      for (int k = 0; k < kWidth; ++k) v[k] = fmaf((v[k] - m) * r, g[k], s[k]);
+    } else {
+      PIPELAG_UNROLL
+      for (int k = 0; k < kWidth; ++k) v[k] = (v[k] - m) * r * g[k];
     }
     Store(v, y + row * cols + j);
   });
