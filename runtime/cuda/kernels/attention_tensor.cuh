@@ -6,12 +6,12 @@
 // of 16 r × n takes r · n / 2 registers of a thread, of which it has 255 (65,536 per SM: two blocks
 // of 128 threads). Shared memory per SM: 163 KiB on sm_80, 227 on sm_90 and sm_100.
 //                r  s   float accumulators               tiles                     registers
-//   forward  64  2  64  output 64, scores 64             128 + 4 · 64 rows, 48 KiB  246 245 178
-//   forward 128  2  32  output 128, scores 32            128 + 4 · 32 rows, 64 KiB  251 254 255
+//   forward  64  2  64  output 64, scores 64             128 + 4 · 64 rows, 48 KiB  246 245 230
+//   forward 128  2  32  output 128, scores 32            128 + 4 · 32 rows, 64 KiB  255 255 255
 //   keys     64  2  32  outputs 2 · 64, scores 2 · 32    256 + 4 · 32 rows, 48 KiB  255 255 255
-//   keys    128  1  32  outputs 2 · 64, scores 2 · 16    128 + 4 · 32 rows, 64 KiB  255 255 251
-//   queries  64  2  32  output 64, scores 2 · 32         256 + 4 · 32 rows, 48 KiB  244 243 168
-//   queries 128  1  32  output 64, scores 2 · 16         128 + 4 · 32 rows, 64 KiB  166 166 168
+//   keys    128  1  32  outputs 2 · 64, scores 2 · 16    128 + 4 · 32 rows, 64 KiB  255 255 253
+//   queries  64  2  32  output 64, scores 2 · 32         256 + 4 · 32 rows, 48 KiB  247 243 168
+//   queries 128  1  32  output 64, scores 2 · 16         128 + 4 · 32 rows, 64 KiB  167 166 168
 // The registers are ptxas 13.0's for sm_80, sm_90, sm_100; only `keys 64` spills, 16 bytes on the
 // first two. Two row tiles halve what an operand b costs: an ldmatrix of 512 bytes, 4 cycles of
 // shared memory, then feeds four mma of 2048 multiply-adds each. Larger tiles do not fit.
@@ -100,7 +100,7 @@ __device__ __forceinline__ void ForOwnScores(Body body) {
   }
 }
 
-/// Blocks: (sequences · heads, tiles of queries, those with most keys first).
+/// Blocks: tiles of queries of every head.
 template <class Cut>
 __global__ void __launch_bounds__(kTileThreads)
     AttentionForwardTensorKernel(AttentionShape shape, const Bfloat16* qkv, Bfloat16* attended,
@@ -112,9 +112,9 @@ __global__ void __launch_bounds__(kTileThreads)
   const SharedAddress keys = queries + Cut::kOwnBytes;
   const SharedAddress values = keys + 2 * Cut::kStreamBytes;
   const int warp_row = static_cast<int>(threadIdx.x) / kWarp * kRowTiles * 16;
-  const int64_t head = blockIdx.x % static_cast<unsigned>(shape.heads);
-  const HeadPlace at = PlaceOfHead(shape, blockIdx.x / static_cast<unsigned>(shape.heads), head);
-  const int64_t first = static_cast<int64_t>(gridDim.y - 1 - blockIdx.y) * Cut::kOwn;
+  const OwnTile own = TileOfBlock<MostWork::kLastTile>(shape, shape.heads, Cut::kOwn);
+  const HeadPlace at = PlaceOfHead(shape, own.sequence, own.head);
+  const int64_t first = own.tile * Cut::kOwn;
   const int64_t end = first + Cut::kOwn < shape.sequence ? first + Cut::kOwn : shape.sequence;
   const auto tiles = static_cast<int>(Blocks(end, kStream));
   const auto start = [&](int tile) {
