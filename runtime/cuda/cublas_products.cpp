@@ -25,10 +25,13 @@ void Expect(cublasStatus_t status, const char* what) {
 template <class Real>
 constexpr cudaDataType_t kTypeOf = std::is_same_v<Real, Bfloat16> ? CUDA_R_16BF : CUDA_R_32F;
 
-/// Bytes to which an address is a multiple, up to what the library cares about.
+/// Bytes of which an address is a multiple, up to what every tensor has in every partition: else
+/// the choice of an algorithm, and with it the last bits, would depend on where in its stage one
+/// lies.
 uint32_t AlignmentOf(const void* pointer) {
+  constexpr uint32_t kMost = 16;
   const auto address = reinterpret_cast<uintptr_t>(pointer);
-  return address == 0 ? 256u : std::min(256u, 1u << std::min(8, std::countr_zero(address)));
+  return address == 0 ? kMost : std::min(kMost, 1u << std::min(8, std::countr_zero(address)));
 }
 
 /// All that the choice of an algorithm may depend on.

@@ -28,11 +28,7 @@ class Course {
  public:
   Course(const OptimizerOptions& options, const CorrectionOptions& correction,
          StagePrecision precision = StagePrecision::kFloat32)
-<<<<<<< HEAD
-      : layout_(Shape(), {0, 2}),
-=======
       : layout_(Shape(), kRange),
->>>>>>> stage
         host_(MakeCorrected(options, correction, layout_, kDelay)),
         stage_(MakeStage({.shape = Shape(),
                           .range = kRange,
