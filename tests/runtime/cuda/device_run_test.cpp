@@ -109,11 +109,11 @@ class EmulatedBackend : public LateBackend {
   }
 };
 
-constexpr int64_t kSteps = 4;
+constexpr int64_t kSteps = 3;
 
 TrainingOptions Options(const Program& program, bool clipped) {
   TrainingOptions options;
-  options.shape = {.layers = 4, .hidden = 16, .heads = 2, .sequence = 8, .vocabulary = 256};
+  options.shape = {.layers = 2, .hidden = 16, .heads = 2, .sequence = 4, .vocabulary = 256};
   options.split = SplitLayers(options.shape.layers, program.schedule().stages);
   options.microbatch_size = 1;
   options.optimizer.name = "sgd";  // AdamW divides by what may be rounding alone
@@ -131,10 +131,10 @@ void ExpectNear(double device, double serial, double tolerance) {
 
 TEST(EmulatedRun, IsTheSerialReferencesWithinRounding) {
   const Corpus corpus = GrammarCorpus(3, 4, 4000);
-  for (const auto& [schedule, ranks] : {std::pair{"1f1b", 2}, {"zb-h1", 2}, {"2bw", 2}}) {
+  for (const auto& [schedule, ranks] : {std::pair{"zb-h1", 2}, {"2bw", 2}}) {
     SCOPED_TRACE(schedule);
     const bool clipped = std::string_view(schedule) != "zb-h1";
-    const Program program(Generate(schedule, {.ranks = ranks, .microbatches = 4, .norm = clipped}),
+    const Program program(Generate(schedule, {.ranks = ranks, .microbatches = 2, .norm = clipped}),
                           kSteps);
     const TrainingOptions options = Options(program, clipped);
     const TrainingResult serial = TrainSerially(PlanOf(program), options, corpus);
