@@ -20,8 +20,8 @@ enum class MlpChoice : uint8_t {
   kSwiGlu,  ///< down · (silu(gate · x) ⊙ (up · x)) (Shazeer, arXiv 2002.05202)
 };
 
-/// A decoder of blocks, each x + attention(norm(x)), then x + mlp(norm(x)), with an untied head
-/// without bias. By default a GPT-2: LayerNorm, learned positions, GELU, biases.
+/// A decoder of blocks, each x + attention(norm(x)), then x + mlp(norm(x)), with a head without
+/// bias. By default a GPT-2 with a head of its own: LayerNorm, learned positions, GELU, biases.
 struct NetworkShape {
   int layers = 4;
   int hidden = 128;  ///< channels C; a multiple of `heads`
@@ -34,6 +34,7 @@ struct NetworkShape {
   int ffn = 0;              ///< inner size of the MLP; 0: DefaultInnerSize
   int key_value_heads = 0;  ///< divides `heads`, which share them in turn; 0: as many
   bool bias = true;         ///< of linear layers and of LayerNorm, the head's excepted
+  bool tied = false;        ///< the head's matrix is the token embedding
 
   int64_t inner_size() const;
   int64_t kv_heads() const { return key_value_heads > 0 ? key_value_heads : heads; }
@@ -67,7 +68,8 @@ std::string UnlikeGpt2(const NetworkShape& shape);
 void CheckShape(const NetworkShape& shape);
 
 /// Layers [first, last) of a stage. The first stage also holds the embeddings, the last one the
-/// final norm and the head.
+/// final norm and the head, which where it is tied is a copy of the token embedding unless the
+/// stage is the first too.
 struct LayerRange {
   int first = 0;
   int last = 0;

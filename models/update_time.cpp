@@ -50,9 +50,18 @@ std::vector<ParameterShape> StageParameters(const NetworkShape& shape, LayerRang
   }
   if (range.last == shape.layers) {
     norm();
-    embedding(shape.vocabulary);
+    // Of a tied embedding each holder updates its own copy.
+    if (!shape.tied || range.first > 0) embedding(shape.vocabulary);
   }
   return tensors;
+}
+
+int64_t NetworkParameters(const NetworkShape& shape) {
+  int64_t count = 0;
+  for (const ParameterShape& tensor : StageParameters(shape, {0, shape.layers})) {
+    count += tensor.elements();
+  }
+  return count;
 }
 
 Nanoseconds UpdateTime(const UpdateCost& cost, const DeviceRates& rates) {

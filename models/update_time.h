@@ -12,8 +12,12 @@
 namespace pipelag {
 
 /// The tensors of a stage: those of its layers, the embeddings on the first stage, final norm and
-/// head on the last one. Throws Error if the shape is ill-formed.
+/// head on the last one. A tied embedding is there once on every stage that holds it. Throws Error
+/// if the shape is ill-formed.
 std::vector<ParameterShape> StageParameters(const NetworkShape& shape, LayerRange range);
+
+/// Of the whole network, a tied embedding once.
+int64_t NetworkParameters(const NetworkShape& shape);
 
 struct DeviceRates {
   ComputeRate compute;  ///< of matrix products

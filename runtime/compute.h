@@ -24,8 +24,9 @@ struct ComputeTask {
   std::byte* input = nullptr;   ///< message consumed, worthless afterwards; null: none
   std::byte* output = nullptr;  ///< message produced; null: none
   double* loss = nullptr;       ///< F of a last stage: receives Σ token losses
-  /// AR: receives the stage's squared norms at their tensors' global places, other places
-  /// untouched. U: the sums over all stages to clip by; null without clipping.
+  /// AR: receives the stage's squared norms at their tensors' global places, other places, that of
+  /// a tensor shared with another stage included, untouched. U: the sums over all stages to clip
+  /// by; null without clipping.
   double* norms = nullptr;
 };
 
@@ -46,6 +47,8 @@ class Compute {
   virtual std::byte* MessageBuffer(int lane, int index) = 0;
   /// An accumulator of one stage, in the backend's memory.
   virtual std::span<float> GradientBuffer(int stage, int index) = 0;
+  /// The part of it that belongs to the tensor which this stage shares with another.
+  virtual std::span<float> SharedGradient(int stage, int index) = 0;
   /// In the backend's memory, one value per tensor of the network, for the norm of one step of this
   /// run until its updates have been started. Once per step.
   virtual NormPlace NormsOf(int64_t /*step*/) { return {}; }

@@ -33,6 +33,7 @@ DelayProfile OfSchedule(const std::string& text, size_t at, const ProfileSetting
   GeneratorOptions options;
   options.ranks = CountIn(text, sizes.substr(0, cross));
   options.microbatches = CountIn(text, sizes.substr(cross + 1));
+  options.tied = setting.tied;
   return {text, PlanOf(Program(Generate(text.substr(0, at), options), setting.steps))};
 }
 

@@ -23,6 +23,7 @@ struct ProfileSetting {
   int microbatches = 1;
   int64_t steps = 1;
   int64_t synchronous_steps = 0;
+  bool tied = false;  ///< the embedding: schedules that cannot wait for its exchange are refused
 };
 
 /// `text` is a delay ("0", "1"), a delay per stage ("3:2:1:0"), or SCHEDULE@RANKSxMICROBATCHES

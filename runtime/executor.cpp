@@ -1,6 +1,7 @@
 #include "runtime/executor.h"
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <thread>
 #include <tuple>
@@ -12,9 +13,14 @@ void RunOnThreads(const Program& program, const std::vector<RankPlan>& plans,
                   RunControl& control, std::vector<double>& losses,
                   std::vector<WorkerResult>& results) {
   results.assign(plans.size(), {});
+  // They outlive all threads: whoever comes last to a collective adds up what the others hold.
+  std::deque<Worker> workers;
+  for (size_t rank = 0; rank < plans.size(); ++rank) {
+    workers.emplace_back(program, plans[rank], options, *backends[rank].compute,
+                         *backends[rank].transport, losses);
+  }
   const auto run = [&](size_t rank) {
-    Worker worker(program, plans[rank], options, *backends[rank].compute, *backends[rank].transport,
-                  losses);
+    Worker& worker = workers[rank];
     try {
       results[rank] = worker.Run();
       return;

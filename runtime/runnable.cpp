@@ -53,24 +53,53 @@ void CheckGroups(const Schedule& schedule) {
   }
 }
 
-/// In the order of a rank, the norm stands behind every exchange of the gradients it is taken of.
-void CheckNorm(const Schedule& schedule, const std::vector<Action>& body) {
+/// All first and last stages, each once, or none.
+void CheckShared(const Schedule& schedule) {
+  if (!SharesTensor(schedule)) return;
+  std::vector<int> exchanges(schedule.placement.size());
+  for (const CollectiveGroup& group : schedule.groups) {
+    if (group.purpose != Purpose::kShared) continue;
+    for (const int stage : group.stages) ++exchanges[static_cast<size_t>(stage)];
+  }
+  for (int stage = 0; stage < schedule.placed_stages(); ++stage) {
+    const int expected = schedule.IsFirst(stage) || schedule.IsLast(stage) ? 1 : 0;
+    if (exchanges[static_cast<size_t>(stage)] == expected) continue;
+    throw Error(fmt::format("{} exchanges the gradients of a shared tensor {} times on stage {}",
+                            schedule.name, exchanges[static_cast<size_t>(stage)],
+                            schedule.SliceOf(stage)));
+  }
+}
+
+/// In the order of a rank, what is summed or taken of gradients stands behind every exchange that
+/// completes them.
+void CheckOrder(const Schedule& schedule, const std::vector<Action>& body, Purpose before,
+                Purpose after, const char* what) {
   const auto reduces = [&](const Action& action, Purpose purpose) {
     return action.kind == ActionKind::kAllReduce &&
            schedule.groups[action.stage].purpose == purpose;
   };
   for (size_t i = 0; i < body.size(); ++i) {
-    if (!reduces(body[i], Purpose::kNorm)) continue;
+    if (!reduces(body[i], after)) continue;
     for (size_t k = 0; k < body.size(); ++k) {
-      if (!reduces(body[k], Purpose::kWeights)) continue;
+      if (!reduces(body[k], before)) continue;
       // Of one batch: that with the greater relative step stands in the earlier repetition.
       if (body[k].microbatch != body[i].microbatch ? body[k].microbatch > body[i].microbatch
                                                    : k < i) {
         continue;
       }
-      throw Error(fmt::format("{} takes the norm of gradients before their copies are added",
-                              schedule.name));
+      throw Error(fmt::format("{} {}", schedule.name, what));
     }
+  }
+}
+
+void CheckOrders(const Schedule& schedule) {
+  for (const auto& body : schedule.body) {
+    CheckOrder(schedule, body, Purpose::kWeights, Purpose::kNorm,
+               "takes the norm of gradients before their copies are added");
+    CheckOrder(schedule, body, Purpose::kShared, Purpose::kNorm,
+               "takes the norm of gradients before those of a shared tensor are added");
+    CheckOrder(schedule, body, Purpose::kWeights, Purpose::kShared,
+               "exchanges the gradients of a shared tensor before their copies are added");
   }
 }
 
@@ -83,7 +112,13 @@ bool IsMember(const CollectiveGroup& group, int placed) {
 void CheckRunnable(const Schedule& schedule) {
   CheckGroups(schedule);
   CheckCopies(schedule);
-  for (const auto& body : schedule.body) CheckNorm(schedule, body);
+  CheckShared(schedule);
+  CheckOrders(schedule);
+}
+
+bool SharesTensor(const Schedule& schedule) {
+  return std::any_of(schedule.groups.begin(), schedule.groups.end(),
+                     [](const auto& group) { return group.purpose == Purpose::kShared; });
 }
 
 Program Unpaired(const Program& program) {

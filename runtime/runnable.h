@@ -9,7 +9,8 @@
 namespace pipelag {
 
 /// Throws Error saying why the schedule cannot be run: replicas that nobody else holds, copies of a
-/// stage that do not add up their gradients, a norm taken before they have.
+/// stage that do not add up their gradients, a shared tensor that only some of its holders share,
+/// or before their copies have added up theirs, a norm taken before all that.
 void CheckRunnable(const Schedule& schedule);
 
 /// Whether the group waits for the gradients of a placed stage.
@@ -20,6 +21,9 @@ std::vector<int> RanksOf(const Schedule& schedule, const CollectiveGroup& group)
 
 /// The group over which the copies of a placed stage add up their gradients; null with one copy.
 const CollectiveGroup* WeightGroupOf(const Schedule& schedule, int placed);
+
+/// Whether first and last stage exchange the gradients of a tensor they share.
+bool SharesTensor(const Schedule& schedule);
 
 /// The same program as ranks with one compute lane execute it: what overlaps is done one after the
 /// other, the F first.

@@ -48,10 +48,11 @@ class SerialRun {
       int most = 0;
       for (const int delay : planned.forward_delay) most = std::max(most, delay);
       for (const int delay : planned.backward_delay) most = std::max(most, delay);
-      const auto size = static_cast<size_t>(stage.network.layout().size());
+      const StageLayout& layout = stage.network.layout();
+      const auto size = static_cast<size_t>(layout.size());
       stage.weights.assign(static_cast<size_t>(most) + 1, std::vector<float>(size));
-      stage.gradients.assign(size, 0.0f);
-      if (planned.backward_order.size() > 1) stage.summand.resize(size);
+      stage.gradients.assign(static_cast<size_t>(layout.gradient_size()), 0.0f);
+      if (planned.backward_order.size() > 1) stage.summand.resize(stage.gradients.size());
       std::vector<float*> versions;
       for (int64_t age = 0; age <= std::min<int64_t>(most, first_); ++age) {
         versions.push_back(stage.Version(first_ - age));
@@ -115,7 +116,8 @@ class SerialRun {
  private:
   struct Stage {
     Stage(const TrainingOptions& options, LayerRange range, StageDelay delay)
-        : network(options.shape, range, options.microbatch_size, options.recompute),
+        : network(options.shape, range, options.microbatch_size, options.recompute,
+                  options.precision),
           optimizer(MakeCorrected(options.optimizer, options.correction, network.layout(), delay)) {
     }
 
@@ -214,6 +216,22 @@ class SerialRun {
         if (copy == 0) continue;
         for (size_t k = 0; k < sum.size(); ++k) stage.gradients[k] += sum[k];
       }
+    }
+    AddTied();
+  }
+
+  /// The gradient of a tied embedding, to all that hold it: (Σ lookup) + (Σ head).
+  void AddTied() {
+    Stage& first = *stages_.front();
+    Stage& last = *stages_.back();
+    if (!options_.shape.tied) return;
+    if (stages_.size() == 1) return JoinTied(first.network.layout(), first.gradients.data());
+    const StageTensor& embedding = *first.network.layout().tied();
+    float* lookups = first.gradients.data() + embedding.offset;
+    float* heads = last.gradients.data() + last.network.layout().tied()->offset;
+    for (int64_t i = 0; i < embedding.elements(); ++i) {
+      lookups[i] += heads[i];
+      heads[i] = lookups[i];
     }
   }
 
@@ -337,6 +355,19 @@ SerialPlan PlanOfDelays(const std::vector<int>& delays, int stages, int microbat
   return plan;
 }
 
+void CheckTied(const SerialPlan& plan, const NetworkShape& shape) {
+  const SerialStage& first = plan.stages.front();
+  const SerialStage& last = plan.stages.back();
+  if (!shape.tied) return;
+  if (first.forward_delay == last.forward_delay && first.backward_delay == last.backward_delay) {
+    return;
+  }
+  throw Error(
+      fmt::format("{}: first and last stage share the tied embedding, so their gradients cannot be "
+                  "late by different numbers of updates",
+                  plan.name));
+}
+
 void CheckRecompute(const SerialPlan& plan, Recompute recompute) {
   if (recompute == Recompute::kNone) return;
   for (const SerialStage& stage : plan.stages) {
@@ -355,6 +386,7 @@ TrainingResult TrainSerially(const SerialPlan& plan, const TrainingOptions& opti
                             options.split.size(), plan.stages.size()));
   }
   CheckRecompute(plan, options.recompute);
+  CheckTied(plan, options.shape);
   return SerialRun(plan, options, corpus).Run();
 }
 

@@ -38,6 +38,9 @@ SerialPlan PlanOf(const Program& program);
 SerialPlan PlanOfDelays(const std::vector<int>& delays, int stages, int microbatches,
                         int64_t steps);
 
+/// Throws Error if the embedding is tied and its two holders do not read it at the same versions.
+void CheckTied(const SerialPlan& plan, const NetworkShape& shape);
+
 /// Throws Error if anything is to be computed again under a plan whose backwards have other weights
 /// than their forwards: other numbers would come of it.
 void CheckRecompute(const SerialPlan& plan, Recompute recompute);

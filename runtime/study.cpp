@@ -44,6 +44,7 @@ TrainingOptions OptionsFor(const Study& study, const DelayProfile& profile) {
   if (options.split.size() != profile.plan.stages.size()) {
     options.split = SplitLayers(options.shape.layers, stages);
   }
+  CheckTied(profile.plan, options.shape);
   const int microbatches = profile.plan.microbatches;
   const int64_t sequences = int64_t{options.microbatch_size} * study.microbatches;
   const int64_t validation = options.microbatch_size * options.validation_microbatches;
@@ -79,6 +80,7 @@ std::string ParametersOf(const StudyRun& run, const nlohmann::ordered_json& data
     for (const LayerRange& range : options.split) json["split"].push_back(range.last - range.first);
   }
   if (options.clip_norm) json["clip_norm"] = *options.clip_norm;
+  if (options.precision == ProductPrecision::kBf16) json["precision"] = "bf16";
   const auto add = [&](const char* key, std::optional<float> value) {
     if (value) json[key] = Shown(*value);
   };

@@ -40,7 +40,7 @@ double ValidationLoss(const TrainingOptions& options, const Corpus& corpus,
   stages.reserve(options.split.size());
   size_t largest = 0;
   for (const LayerRange& range : options.split) {
-    stages.emplace_back(options.shape, range, batch);
+    stages.emplace_back(options.shape, range, batch, Recompute::kNone, options.precision);
     largest = std::max(largest, static_cast<size_t>(stages.back().activation_elements()));
   }
   std::vector<float> activation(largest);

@@ -16,6 +16,7 @@
 #include "runtime/correction/correction.h"
 #include "runtime/data/corpus.h"
 #include "runtime/network/digest.h"
+#include "runtime/network/products.h"
 #include "runtime/optimizer/learning_rate.h"
 #include "runtime/optimizer/optimizer.h"
 #include "runtime/starting_point.h"
@@ -44,7 +45,9 @@ struct TrainingOptions {
   std::vector<LayerRange> split;           ///< one range per stage, covering all layers
   int microbatch_size = 8;                 ///< sequences per micro-batch
   Recompute recompute = Recompute::kNone;  ///< what the backward computes again; changes no result
-  uint64_t seed = 1;                       ///< of the weights and of the order of the data
+  /// Of the linear layers' products. Weights, gradients and optimizer are fp32 in either.
+  ProductPrecision precision = ProductPrecision::kFp32;
+  uint64_t seed = 1;  ///< of the weights and of the order of the data
   OptimizerOptions optimizer;
   CorrectionOptions correction;
   LearningRateCourse learning_rate;  ///< counts real updates

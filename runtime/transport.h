@@ -24,9 +24,12 @@ struct Transfer {
 struct GradientPart {
   int stage = 0;  ///< placed stage
   std::span<float> values;
+  double* squared_norm = nullptr;  ///< receives that of the sum; null: nobody asks
 };
 
-/// One rank's end of the transport. Posting never waits for the other rank. The event of a send
+/// One rank's end of the transport. Posting never waits for the other rank. A rank's collectives
+/// are done in the order in which it posts them (the reduce lane), so that one may sum what an
+/// earlier one writes; members post those they share in one order. The event of a send
 /// happens when its buffer may be overwritten, that of a receive when the buffer is filled; both
 /// say when the message was under way.
 class Transport {
@@ -39,13 +42,11 @@ class Transport {
   virtual void Close() {}
   virtual EventPtr Post(const Transfer& transfer, std::span<const EventPtr> after) = 0;
   /// Replaces the gradients of every member stage of the group by their sum, added in ascending
-  /// order of the stages: (first + second) + third. `parts`: those of this rank, ascending. As with
-  /// other collectives every member rank posts the same ones in the same order.
+  /// order of the stages: (first + second) + third. `parts`: those of this rank, ascending.
   virtual EventPtr PostGradientSum(int group, const std::vector<GradientPart>& parts,
                                    std::span<const EventPtr> after) = 0;
   /// Replaces `values`, in the memory of the rank's Compute, on every member rank of the group by
-  /// their sum, added in rank order. Every
-  /// member posts the same collectives in the same order, with as many values.
+  /// their sum, added in rank order. All members have as many.
   virtual EventPtr PostAllReduce(int group, std::span<double> values,
                                  std::span<const EventPtr> after) = 0;
 };

@@ -281,20 +281,20 @@ void Worker::DoUpdate(const RunAction& action) {
 
 void Worker::DoReduction(const RunAction& action) {
   const CollectiveGroup& group = schedule_.groups[static_cast<size_t>(action.stage)];
-  const auto reduction = std::make_shared<Reduction>();
-  reductions_[{action.stage, action.step}] = reduction;
+  const std::shared_ptr<Reduction> reduction = ReductionOf(action.stage, action.step);
   switch (group.purpose) {
-    case Purpose::kNorm: {
-      const EventPtr cleared = PlaceNorms(action.step, *reduction);
-      reduction->done = transport_.PostAllReduce(action.stage, reduction->values,
-                                                 TakeNorms(action, reduction->values, cleared));
+    case Purpose::kNorm:
+      reduction->done =
+          transport_.PostAllReduce(action.stage, reduction->values, TakeNorms(action, *reduction));
       break;
-    }
     case Purpose::kBarrier:
       reduction->done = transport_.PostAllReduce(action.stage, {}, LastIssued());
       break;
     case Purpose::kWeights:
       reduction->done = SumGradients(action);
+      break;
+    case Purpose::kShared:
+      reduction->done = SumShared(action);
       break;
     case Purpose::kReplicas:
       CHECK(false);
@@ -308,29 +308,50 @@ void Worker::DoReduction(const RunAction& action) {
                         {reduction}});
 }
 
+/// Made by whoever speaks of it first.
+std::shared_ptr<Worker::Reduction> Worker::ReductionOf(int group, int64_t step) {
+  std::shared_ptr<Reduction>& reduction = reductions_[{group, step}];
+  if (!reduction) {
+    reduction = std::make_shared<Reduction>();
+    if (schedule_.groups[static_cast<size_t>(group)].purpose == Purpose::kNorm) {
+      PlaceNorms(step, *reduction);
+    }
+  }
+  return reduction;
+}
+
+/// The norm that is to be taken of the step's gradients; null where none is.
+std::shared_ptr<Worker::Reduction> Worker::NormOf(int64_t step) {
+  for (size_t g = 0; g < schedule_.groups.size(); ++g) {
+    if (schedule_.groups[g].purpose == Purpose::kNorm) {
+      return ReductionOf(static_cast<int>(g), step);
+    }
+  }
+  return nullptr;
+}
+
 /// In the backend's memory, else in the reduction's own: zero after the event, if there is one.
-EventPtr Worker::PlaceNorms(int64_t step, Reduction& reduction) {
+void Worker::PlaceNorms(int64_t step, Reduction& reduction) {
   const NormPlace place = compute_.NormsOf(step);
   if (place.values.empty()) {
     reduction.own.assign(static_cast<size_t>(options_.norm_values), 0.0);
     reduction.values = reduction.own;
-    return nullptr;
+    return;
   }
   CHECK(place.values.size() == static_cast<size_t>(options_.norm_values));
   reduction.values = place.values;
-  return place.cleared;
+  reduction.cleared = place.cleared;
 }
 
 /// Of each stage of the group that speaks for its slice; after its gradients have met those of its
 /// copies.
-std::vector<EventPtr> Worker::TakeNorms(const RunAction& action, std::span<double> norms,
-                                        const EventPtr& cleared) {
+std::vector<EventPtr> Worker::TakeNorms(const RunAction& action, const Reduction& norm) {
   const CollectiveGroup& group = schedule_.groups[static_cast<size_t>(action.stage)];
-  std::vector<EventPtr> ready = Pending({cleared});
+  std::vector<EventPtr> ready = Pending({norm.cleared});
   for (size_t i = 0; i < stages_.size(); ++i) {
     const StageState& state = stages_[i];
     if (!plan_.stages[i].speaks || !IsMember(group, state.stage)) continue;
-    std::vector<EventPtr> after = Pending({cleared});
+    std::vector<EventPtr> after = Pending({norm.cleared});
     if (const CollectiveGroup* copies = WeightGroupOf(schedule_, state.stage)) {
       const auto number = static_cast<int>(copies - schedule_.groups.data());
       after.push_back(reductions_.at({number, action.step})->done);
@@ -339,7 +360,7 @@ std::vector<EventPtr> Worker::TakeNorms(const RunAction& action, std::span<doubl
     task.action = action;
     task.action.stage = state.stage;
     task.gradients = static_cast<int>(action.step % state.gradient_buffers);
-    task.norms = norms.data();
+    task.norms = norm.values.data();
     ready.push_back(compute_.Start(task, after));
   }
   return ready;
@@ -353,6 +374,27 @@ EventPtr Worker::SumGradients(const RunAction& action) {
     parts.push_back({state.stage, compute_.GradientBuffer(state.stage, buffer)});
   }
   return transport_.PostGradientSum(action.stage, parts, LastIssued());
+}
+
+/// The exchange takes the squared norm of the sum too, for the norm's own AR, which comes behind
+/// it: the compute lane need not wait for either. The tensor is the first of all, and the holder
+/// that looks it up speaks for it.
+EventPtr Worker::SumShared(const RunAction& action) {
+  const CollectiveGroup& group = schedule_.groups[static_cast<size_t>(action.stage)];
+  std::vector<GradientPart> parts;
+  std::vector<EventPtr> after = LastIssued();
+  for (size_t i = 0; i < stages_.size(); ++i) {
+    const StageState& state = stages_[i];
+    if (!IsMember(group, state.stage)) continue;
+    const auto buffer = static_cast<int>(action.step % state.gradient_buffers);
+    parts.push_back({state.stage, compute_.SharedGradient(state.stage, buffer), nullptr});
+    if (!plan_.stages[i].speaks || !schedule_.IsFirst(state.stage)) continue;
+    const std::shared_ptr<Reduction> norm = NormOf(action.step);
+    if (!norm || norm->values.empty()) continue;
+    parts.back().squared_norm = norm->values.data();
+    if (norm->cleared) after.push_back(norm->cleared);
+  }
+  return transport_.PostGradientSum(action.stage, parts, after);
 }
 
 /// What the compute lane has to have done for all that was issued to be done.

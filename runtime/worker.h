@@ -93,6 +93,7 @@ class Worker {
   struct Reduction {
     std::span<double> values;
     std::vector<double> own;  // where the backend has no place for the values
+    EventPtr cleared;         // after which the values are zero; null: they are
     EventPtr done;
   };
   struct Issued {
@@ -117,10 +118,12 @@ class Worker {
   }
   void DoUpdate(const RunAction& action);
   void DoReduction(const RunAction& action);
-  EventPtr PlaceNorms(int64_t step, Reduction& reduction);
-  std::vector<EventPtr> TakeNorms(const RunAction& action, std::span<double> norms,
-                                  const EventPtr& cleared);
+  void PlaceNorms(int64_t step, Reduction& reduction);
+  std::vector<EventPtr> TakeNorms(const RunAction& action, const Reduction& norm);
   EventPtr SumGradients(const RunAction& action);
+  EventPtr SumShared(const RunAction& action);
+  std::shared_ptr<Reduction> ReductionOf(int group, int64_t step);
+  std::shared_ptr<Reduction> NormOf(int64_t step);
   std::vector<EventPtr> LastIssued() const;
   Issued& Record(const RunAction& action, const EventPtr& event, std::vector<EventPtr> data);
   void RecordTransfer(ActionKind kind, const RunAction& action, int peer, const EventPtr& event);

@@ -64,7 +64,8 @@ Study StudyOf(const Arguments& arguments) {
       .stages = StagesOf(arguments, profiles),
       .microbatches = static_cast<int>(arguments.CountOr("microbatches", 4)),
       .steps = steps,
-      .synchronous_steps = arguments.NumberOr("synchronous-steps", 0)};
+      .synchronous_steps = arguments.NumberOr("synchronous-steps", 0),
+      .tied = arguments.Has("tied")};
   Study study;
   study.common = CommonTrainingOf(arguments, setting.stages, steps);
   study.microbatches = setting.microbatches;

@@ -39,7 +39,9 @@ struct Emulated {
 
 void RefuseTraining(const Arguments& arguments) {
   std::vector<Flag> flags = Concatenate({TrainingFlags(), CheckpointFlags()});
-  std::erase_if(flags, [](const Flag& flag) { return flag.name == "deadline"; });
+  std::erase_if(flags, [](const Flag& flag) {
+    return flag.name == "deadline" || flag.name == "tied";  // an exchange of messages as well
+  });
   for (const char* name : {"backend", "transport", "delay", "loss", "log", "predict-from"}) {
     flags.push_back({name, "", ""});
   }

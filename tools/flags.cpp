@@ -76,6 +76,15 @@ NamedSchedule ReadScheduleFile(const std::string& file, const Arguments& argumen
                               arguments.PlaceOf(flag), file));
     }
   }
+  const bool shares = std::any_of(
+      named.schedule.groups.begin(), named.schedule.groups.end(),
+      [](const CollectiveGroup& g) { return g.purpose == CollectiveGroup::Purpose::kShared; });
+  if (arguments.Has("tied") && !shares && named.schedule.stages > 1) {
+    throw Error(
+        fmt::format("{}: {} has no AR of a tensor that first and last stage share, and its "
+                    "order is fixed",
+                    arguments.PlaceOf("tied"), file));
+  }
   for (const char* flag : {"flush-barrier", "clip-norm"}) {
     if (arguments.Has(flag)) {
       throw Error(
@@ -142,6 +151,7 @@ NamedSchedule GenerateByFlags(const Generator& generator, const Arguments& argum
                       (modelled && ReducesGradients(modelled->layout));
   options.norm = WantsNorm(arguments);
   options.barrier = WantsBarrier(arguments);
+  options.tied = arguments.Has("tied");
   const auto wants = [&](const char* flag, unsigned use) {
     return arguments.Has(flag) && (generator.uses & use) != 0;
   };

@@ -113,8 +113,10 @@ PredictedRun MeasuredCase::PredictedBy(const Efficiency& efficiency) const {
   const Costs costs = CostsOf(row_.job, schedule.stages, run_ ? &estimate.costs : nullptr);
   std::vector<Nanoseconds> reduction = ReductionOf(row_.job);
   if (reduction.empty()) reduction = ReductionsOf(schedule, estimate);
-  const Simulation simulation = Simulate(program_, ActionTimes(program_, costs, reduction),
-                                         {.most_actions_for_critical_cycle = 0});
+  ActionTimes times(program_, costs, reduction);
+  TimeTied(row_.job, program_, run_ ? &*run_ : nullptr, run_ ? &estimate : nullptr, times);
+  const Simulation simulation =
+      Simulate(program_, times, {.most_actions_for_critical_cycle = 0});
   PredictedRun predicted;
   predicted.step_time_s =
       static_cast<double>(simulation.metrics.step_time.RoundedUp().count()) * 1e-9;

@@ -164,6 +164,31 @@ std::optional<ModelledStep> ModelledStepOf(const Arguments& arguments, const Sch
   return step;
 }
 
+void TimeTied(const Arguments& arguments, const Program& program, const ModelledRun* run,
+              const Estimate* estimate, ActionTimes& times) {
+  if (!arguments.Has("tied")) {
+    if (!arguments.Has("tied-exchange")) return;
+    throw Error(fmt::format("{}: needs --tied", arguments.PlaceOf("tied-exchange")));
+  }
+  if (run != nullptr && !run->model.tied) {
+    throw Error(fmt::format("{}: {} has a head of its own", arguments.PlaceOf("tied"),
+                            run->model.name));
+  }
+  Nanoseconds exchange = estimate != nullptr ? estimate->tied_exchange : Nanoseconds{0};
+  if (arguments.Has("tied-exchange")) exchange = arguments.Duration("tied-exchange");
+  const Schedule& schedule = program.schedule();
+  std::vector<int64_t> groups;
+  for (size_t g = 0; g < schedule.groups.size(); ++g) {
+    const CollectiveGroup& group = schedule.groups[g];
+    groups.push_back(times.OfReduction(static_cast<int>(g)));
+    if (group.purpose != CollectiveGroup::Purpose::kShared) continue;
+    const auto rank_of = [&](int stage) { return schedule.placement[static_cast<size_t>(stage)]; };
+    const bool apart = rank_of(group.stages.front()) != rank_of(group.stages.back());
+    groups.back() = apart ? exchange.count() : 0;
+  }
+  times.ReplaceReductions(std::move(groups), program);
+}
+
 void AddThroughput(const Throughput& run, int64_t gpus, nlohmann::ordered_json& json) {
   json["gpus"] = gpus;
   json["tokens_per_s_per_gpu"] = run.tokens_per_s_per_gpu;

@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "models/cost/estimate.h"
-#include "models/schedule/schedule.h"
+#include "models/schedule/program.h"
 #include "sim/estimated_run.h"
+#include "sim/times.h"
 #include "tools/arguments.h"
 #include "tools/subcommand.h"
 
@@ -50,6 +51,13 @@ struct ModelledStep {
 /// that time too. `split`: blocks per stage, in place of what --split says; empty: as it says.
 std::optional<ModelledStep> ModelledStepOf(const Arguments& arguments, const Schedule& schedule,
                                            const std::vector<int>& split = {});
+
+/// What the exchange of a tied embedding's gradients takes, by --tied-exchange or the estimate, into
+/// `times`; holders on one rank exchange by pointer. `run` and `estimate` are null without
+/// --machine. Throws Error naming the flag for a time without --tied, and for a model whose head is
+/// its own.
+void TimeTied(const Arguments& arguments, const Program& program, const ModelledRun* run,
+              const Estimate* estimate, ActionTimes& times);
 
 /// Adds "gpus", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "hfu".
 void AddThroughput(const Throughput& run, int64_t gpus, nlohmann::ordered_json& json);

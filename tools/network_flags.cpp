@@ -31,7 +31,15 @@ std::vector<Flag> NetworkKindFlags() {
        "an embedding per position, or queries and keys rotated (default: learned)"},
       {"mlp", "gelu|swiglu", "with two matrices, or gated, with three (default: gelu)"},
       {"no-bias", "", "no biases and no shifts in norms", FlagValue::kNone},
+      TiedFlag(),
   };
+}
+
+Flag TiedFlag() {
+  return {"tied", "",
+          "the head's matrix is the token embedding: first and last stage exchange its gradients "
+          "before every update",
+          FlagValue::kNone};
 }
 
 void TakeNetworkKind(const Arguments& arguments, NetworkShape& shape) {
@@ -41,6 +49,7 @@ void TakeNetworkKind(const Arguments& arguments, NetworkShape& shape) {
   shape.ffn = SizeOr(arguments, "ffn", 0);
   shape.key_value_heads = SizeOr(arguments, "key-value-heads", 0);
   shape.bias = !arguments.Has("no-bias");
+  shape.tied = arguments.Has("tied");
 }
 
 }  // namespace pipelag

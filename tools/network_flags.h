@@ -10,8 +10,11 @@
 
 namespace pipelag {
 
-/// --norm, --positions, --mlp, --no-bias.
+/// --norm, --positions, --mlp, --no-bias, and TiedFlag.
 std::vector<Flag> NetworkKindFlags();
+
+/// --tied.
+Flag TiedFlag();
 
 /// The same, --ffn and --key-value-heads into `shape`. Throws Error naming the flag.
 void TakeNetworkKind(const Arguments& arguments, NetworkShape& shape);

@@ -8,27 +8,26 @@
 #include <optional>
 
 #include "models/file.h"
+#include "models/update_time.h"
 #include "runtime/device/optimizers.h"
 #include "runtime/processes/train.h"
-#include "runtime/runnable.h"
 #include "runtime/serial.h"
-#include "sim/simulator.h"
 #include "tools/emulate.h"
 #include "tools/flags.h"
+#include "tools/prediction.h"
 #include "tools/result.h"
 #include "tools/train_once.h"
 #include "tools/trained_series.h"
 #include "tools/training_flags.h"
-#include "traces/calibrate.h"
 #include "traces/chrome.h"
 
 namespace pipelag {
 namespace {
 
 constexpr int64_t kDefaultSteps = 20;
+constexpr int64_t kStepsAlone = 10;  ///< of stages measured alone, warm-up not counted
 constexpr std::string_view kBackends[] = {"threads", "serial", "mpi", "cuda"};
 constexpr std::string_view kTransports[] = {"local", "nccl"};
-constexpr std::string_view kGpuPrecisions[] = {"bf16", "fp32"};
 /// How long ranks that are processes wait for each other to appear.
 constexpr std::chrono::seconds kPatience{60};
 constexpr std::string_view kComputes[] = {"real", "emulated"};
@@ -61,59 +60,6 @@ std::vector<Series> SeriesOf(const Arguments& arguments, bool serial, int64_t st
   return all;
 }
 
-bool AnyOf(const Schedule& schedule, ActionKind kind) {
-  return std::any_of(schedule.body.begin(), schedule.body.end(), [&](const auto& body) {
-    return std::any_of(body.begin(), body.end(), [&](const Action& a) { return a.kind == kind; });
-  });
-}
-
-/// Times measured on `source` must be all that `other` needs.
-void CheckPredictable(const std::string& place, const Schedule& source, const Schedule& other) {
-  if (source.streams > 1) {
-    throw Error(fmt::format("{}: {} runs in {} directions, so its times are none of a single stage",
-                            place, source.name, source.streams));
-  }
-  if (source.stages != other.stages) {
-    throw Error(fmt::format("{}: {} has {} stages, but {} has {}", place, source.name,
-                            source.stages, other.name, other.stages));
-  }
-  if (AnyOf(other, ActionKind::kBackwardInput) && !AnyOf(source, ActionKind::kBackwardInput)) {
-    throw Error(
-        fmt::format("{}: {} does not split its backwards, so the times of I and W that {} "
-                    "needs are not known",
-                    place, source.name, other.name));
-  }
-}
-
-/// The schedule of --predict-from among those run.
-size_t SourceOf(const Arguments& arguments, const std::vector<Series>& all, bool serial) {
-  const std::string name = arguments.Text("predict-from");
-  const std::string place = arguments.PlaceOf("predict-from");
-  if (serial) {
-    throw Error(fmt::format("{}: needs ranks that run side by side, not --backend serial", place));
-  }
-  for (size_t i = 0; i < all.size(); ++i) {
-    if (all[i].name != name) continue;
-    for (const Series& other : all) {
-      CheckPredictable(place, all[i].program->schedule(), other.program->schedule());
-    }
-    return i;
-  }
-  throw Error(fmt::format("{}: '{}' is none of the schedules run", place, name));
-}
-
-/// Simulates every schedule on costs calibrated on one of them.
-Costs Predict(std::vector<Series>& all, size_t source, int64_t warm_up) {
-  // On the repetition that is shown: what slowed another one down is none of its business.
-  const Costs costs = Calibrate({all[source].typical().trace}, {.warm_up = warm_up});
-  for (Series& series : all) {
-    const Program executed = Unpaired(*series.program);
-    series.simulated = Simulate(executed, ActionTimes(executed, costs), {.spans = true});
-    series.simulated->trace.tokens_per_step = series.typical().trace.tokens_per_step;
-  }
-  return costs;
-}
-
 /// Real stages take the time they take; only a generator may want to know it beforehand.
 void RefuseUselessTimes(const Arguments& arguments) {
   const std::vector<std::string> names =
@@ -141,9 +87,7 @@ bool LogsHere(const Arguments& arguments, const Series& series, const Wire* wire
 std::vector<Flag> GpuFlags() {
   return {{"transport", "local|nccl",
            "of --backend cuda: copies within the process, or NCCL (default: local; nccl for ranks "
-           "that are processes)"},
-          {"precision", "bf16|fp32",
-           "of --backend cuda: of products, activations and messages (default: bf16)"}};
+           "that are processes)"}};
 }
 
 /// By the flags; `launched`: a launcher has started this process.
@@ -156,7 +100,7 @@ Gpus GpusOf(const Arguments& arguments, bool launched) {
                             arguments.PlaceOf("transport")));
   }
   gpus.run.transport = nccl ? DeviceTransport::kNccl : DeviceTransport::kLocal;
-  if (arguments.Has("precision") && arguments.Choice("precision", kGpuPrecisions) == "fp32") {
+  if (arguments.Has("precision") && arguments.Text("precision") == "fp32") {
     gpus.run.precision = StagePrecision::kFloat32;
   }
   if (launched) gpus.local_rank = LocalRank().value_or(0);
@@ -177,11 +121,20 @@ int RunReal(const Arguments& arguments, std::string_view backend, Wire* wire, co
   if (!trace.empty() && all.size() > 1) {
     throw Error("--trace holds one schedule; several go to a folder with --traces");
   }
-  std::optional<size_t> predict_from;
-  if (arguments.Has("predict-from")) predict_from = SourceOf(arguments, all, serial);
+  std::optional<Prediction> prediction;
+  if (arguments.Has("predict-from")) {
+    if (serial) {
+      throw Error(fmt::format("{}: needs ranks that run side by side, not --backend serial",
+                              arguments.PlaceOf("predict-from")));
+    }
+    prediction.emplace(arguments, all, wire != nullptr);
+  }
   const TrainingOptions options =
       TrainingOf(arguments, static_cast<int>(plans.front().stages.size()), length.last);
-  if (gpus.backend) CheckDeviceOptimizer(options.optimizer, options.correction);
+  if (gpus.backend) {
+    CheckDeviceShape(options.shape);
+    CheckDeviceOptimizer(options.optimizer, options.correction);
+  }
   const Corpus corpus = CorpusOf(arguments, options);
   if (!folder.empty()) {
     std::filesystem::create_directories(folder);
@@ -214,6 +167,11 @@ int RunReal(const Arguments& arguments, std::string_view backend, Wire* wire, co
       all[k].runs.push_back(std::move(*result));
       all[k].clocks = std::move(processes.clocks);
     }
+    if (!prediction) continue;
+    for (const Prediction::Form& form : prediction->alone()) {
+      prediction->MeasureAlone(form, std::min(length.steps(), warm_up + kStepsAlone),
+                               TrainingOf(arguments, form.first, length.last), corpus);
+    }
   }
   if (wire != nullptr && wire->rank() != 0) return 0;
   for (Series& series : all) {
@@ -222,14 +180,14 @@ int RunReal(const Arguments& arguments, std::string_view backend, Wire* wire, co
     series.summary = Summarise(traces, warm_up);
   }
   for (const Series& series : all) {
-    if (predict_from && series.typical().diverged) {
+    if (prediction && series.typical().diverged) {
       fmt::print(stderr, "pipelag: {} diverged at step {}, so nothing is predicted\n", series.name,
                  *series.typical().diverged);
-      predict_from.reset();
+      prediction.reset();
     }
   }
   std::optional<Costs> costs;
-  if (predict_from) costs = Predict(all, *predict_from, warm_up);
+  if (prediction) costs = prediction->Predict(all, warm_up);
   if (!trace.empty()) WriteFile(trace, ToChrome(all.front().typical().trace));
   if (!loss.empty()) WriteLosses(loss, all);
   if (!folder.empty()) WriteFolder(folder, all, costs ? &*costs : nullptr);
@@ -238,7 +196,10 @@ int RunReal(const Arguments& arguments, std::string_view backend, Wire* wire, co
     return 0;
   }
   std::vector<nlohmann::ordered_json> results;
-  for (const Series& series : all) results.push_back(SeriesJson(series, corpus));
+  for (const Series& series : all) {
+    results.push_back(SeriesJson(series, corpus));
+    results.back()["parameters"] = NetworkParameters(options.shape);
+  }
   fmt::print("{}", JsonText(std::move(results)));
   return 0;
 }

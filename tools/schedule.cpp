@@ -13,6 +13,7 @@
 #include "models/schedule/text.h"
 #include "sim/derived.h"
 #include "tools/flags.h"
+#include "tools/network_flags.h"
 #include "tools/result.h"
 #include "tools/table.h"
 #include "traces/in_flight.h"
@@ -242,7 +243,8 @@ Subcommand ScheduleCommand() {
           "An ill-formed schedule ends with exit code 2 and its grid with the bad cells marked.\n\n"
           "Example: pipelag schedule --schedule 1f1b --ranks 4 --microbatches 8 --export 1f1b.csv",
       .flags = Concatenate({ScheduleFlags(),
-                            {{"export", "FILE", "write the schedule as CSV"},
+                            {TiedFlag(),
+                             {"export", "FILE", "write the schedule as CSV"},
                              {"export-form", "compute|communication",
                               "whether its CSV has the sends and receives too (default: compute)"},
                              FormatFlag()}}),

@@ -88,6 +88,9 @@ std::vector<Flag> SimulationFlags() {
   return Concatenate(
       {ScheduleFlags(),
        {StepsFlag(),
+        {"tied-exchange", "TIME",
+         "of --tied: how long first and last stage, on different ranks, exchange gradients "
+         "(default: 0; with --machine by the model of costs)"},
         {"receive-slots", "COUNT", "messages a lane may hold for its receiver (default: enough)"}},
        ModelFlags(),
        CostFlags(),
@@ -103,6 +106,8 @@ Simulated SimulateOne(const NamedSchedule& named, const Arguments& arguments,
   const Schedule& schedule = program.schedule();
   Simulated simulated;
   auto [modelled, times, sizes] = InputsOf(arguments, program, simulated);
+  TimeTied(arguments, program, modelled ? &modelled->run : nullptr,
+           modelled ? &modelled->estimate : nullptr, times);
   ApplySpread(arguments, program, times);
   simulated.drawn = extras.picture && program.actions() <= kMostDrawn;
   const Conditions conditions = ConditionsOf(arguments, schedule);

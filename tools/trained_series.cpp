@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/file.h"
+#include "models/update_time.h"
 #include "tools/result.h"
 #include "tools/table.h"
 #include "traces/chrome.h"
@@ -131,9 +132,12 @@ std::string SeriesText(const std::vector<Series>& all, const TrainingOptions& op
   const TrainingResult& first = all.front().typical();
   const std::string from =
       first.first_step > 0 ? fmt::format(" from step {} on", first.first_step) : "";
+  const std::string kind =
+      options.shape.tied ? fmt::format(", tied head ({} parameters)", NetworkParameters(options.shape))
+                         : "";
   std::string text =
-      fmt::format("trained on {}: {} layers of {} channels, {} tokens a step, {} steps{}, {}\n\n",
-                  corpus.source, options.shape.layers, options.shape.hidden,
+      fmt::format("trained on {}: {} layers of {} channels{}, {} tokens a step, {} steps{}, {}\n\n",
+                  corpus.source, options.shape.layers, options.shape.hidden, kind,
                   first.trace.tokens_per_step, first.trace.steps, from, options.optimizer.name);
   text += Table(all);
   text += fmt::format("\nlosses in nats per {}; validation over {} tokens",

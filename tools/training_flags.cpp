@@ -41,6 +41,22 @@ Recompute RecomputeOf(const Arguments& arguments) {
   return name == "full" ? Recompute::kFull : Recompute::kNone;
 }
 
+ProductPrecision PrecisionOf(const Arguments& arguments) {
+  constexpr std::string_view kKnown[] = {"fp32", "bf16"};
+  if (!arguments.Has("precision") || arguments.Choice("precision", kKnown) == kKnown[0]) {
+    return ProductPrecision::kFp32;
+  }
+  if (arguments.Has("backend") && arguments.Text("backend") == "cuda") {
+    return ProductPrecision::kFp32;  // of what this processor multiplies
+  }
+  try {
+    CheckPrecision(ProductPrecision::kBf16);
+  } catch (const Error& error) {
+    throw Error(fmt::format("{}: {}", arguments.PlaceOf("precision"), error.what()));
+  }
+  return ProductPrecision::kBf16;
+}
+
 }  // namespace
 
 std::vector<LayerRange> SplitOf(const Arguments& arguments, int layers, int stages) {
@@ -72,6 +88,9 @@ std::vector<Flag> CommonTrainingFlags() {
       {"recompute", "none|selective|full",
        "what the backward computes again instead of keeping it: norms, attention matrix and "
        "activation function, or all but the inputs of blocks (default: none)"},
+      {"precision", "fp32|bf16",
+       "of the linear layers' products; weights, gradients and optimizer are fp32 in either "
+       "(default: fp32; on GPUs bf16, of activations and messages too)"},
       {"split", "even|COUNT[,COUNT...]", "layers of each stage (default: even)"},
       {"vocabulary", "COUNT", "tokens there are, 50257 for GPT-2's (default: 256, for bytes)"},
       {"data", "FILE[,FILE...]",
@@ -116,6 +135,7 @@ TrainingOptions CommonTrainingOf(const Arguments& arguments, int stages, int64_t
   TakeShapeOfInit(arguments, options.shape);
   CheckShape(options.shape);
   options.recompute = RecomputeOf(arguments);
+  options.precision = PrecisionOf(arguments);
   options.microbatch_size = SmallCount(arguments, "microbatch-size", 4);
   options.split = SplitOf(arguments, options.shape.layers, stages);
   options.optimizer.momentum = Fraction(arguments, "momentum", 0.0, 1.0);

@@ -38,6 +38,7 @@ class Run {
     const std::vector<StageParts> stages = PartsOfStages(model_, machine_, layout_, efficiency_);
     Estimate estimate;
     SetMessages(estimate);
+    SetTiedExchange(estimate);
     double recomputed = 0;
     for (const StageParts& stage : stages) {
       AddTimes(stage, estimate);
@@ -83,6 +84,16 @@ class Run {
       costs.p2p_latency += Rounded(CollectiveSeconds(CollectiveKind::kAllGather, whole,
                                                      groups_.stage.tensor, machine_, efficiency_));
     }
+  }
+
+  /// An all-reduce of two members at the ends of the pipeline, as Megatron-LM has it.
+  void SetTiedExchange(Estimate& estimate) const {
+    const int64_t shared = HeadWork(model_, layout_.sharding).tied_parameters;
+    if (layout_.pipeline == 1 || shared == 0) return;
+    const int apart = layout_.sharding.tensor * layout_.sharding.context * layout_.data;
+    estimate.tied_exchange = Rounded(CollectiveSeconds(
+        CollectiveKind::kAllReduce, shared * bytes_.gradient,
+        {.members = 2, .stride = apart * (layout_.pipeline - 1)}, machine_, efficiency_));
   }
 
   /// A message takes its time at the end of the action that makes it, and none afterwards.

@@ -53,9 +53,12 @@ struct Estimate {
                                        ///< what sharded states made, alone on its links; with
                                        ///< `overlap_reduction` what the last F and B leave of it.
                                        ///< Empty: there is nothing to be reduced
-  double model_flops = 0;              ///< of a batch over all GPUs, recomputation not counted,
-                                       ///< attention as AttentionCount::kFull
-  double hardware_flops = 0;           ///< with it
+  /// Of the embedding that the head is tied to: first and last stage exchanging its gradients,
+  /// alone on their links; 0 with one stage or a head of its own.
+  Nanoseconds tied_exchange{0};
+  double model_flops = 0;     ///< of a batch over all GPUs, recomputation not counted,
+                              ///< attention as AttentionCount::kFull
+  double hardware_flops = 0;  ///< with it
 };
 
 /// Throws Error if the layout does not fit the network (sizes that do not divide, more stages than

@@ -23,7 +23,7 @@ std::optional<WeightPolicy> PolicyFromName(std::string_view name) {
   return std::nullopt;
 }
 
-constexpr std::string_view kPurposes[] = {"replicas", "weights", "norm", "barrier"};
+constexpr std::string_view kPurposes[] = {"replicas", "weights", "norm", "barrier", "shared"};
 
 template <class T>
 T Key(const nlohmann::json& object, const char* key, const std::string& file_name) {

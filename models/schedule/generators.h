@@ -32,6 +32,8 @@ struct GeneratorOptions {
   bool reduction = false;  ///< an AR per stage before its U (data-parallel replicas)
   bool norm = false;       ///< one AR over all stages before every U (global-norm clipping)
   bool barrier = false;    ///< a global flush barrier before every U
+  /// An AR between first and last stage before their U: they share a tensor (tied embedding).
+  bool tied = false;
   /// Place of U in `2bw`: early, directly after the batch's last B; late, directly before the first
   /// F of batch t + 2. Default: late where an AR would stall the lane, else early.
   std::optional<bool> late_update = std::nullopt;

@@ -8,11 +8,7 @@
 namespace pipelag {
 
 Schedule GeneratePaci(const GeneratorOptions& options) {
-  if (options.norm || options.barrier) {
-    throw Error(fmt::format("paci cannot wait for {}: it would undo the schedule",
-                            options.norm ? "a global gradient norm (--clip-norm)"
-                                         : "a global barrier (--flush-barrier)"));
-  }
+  RefuseGlobalWaits("paci", options);
   return UpdateForever("paci", WeightPolicy::kLatest, EndlessBody(options), false);
 }
 

@@ -8,11 +8,7 @@
 namespace pipelag {
 
 Schedule GeneratePipeDream(const GeneratorOptions& options) {
-  if (options.norm || options.barrier) {
-    throw Error(fmt::format("pipedream cannot wait for {}: it would undo the schedule",
-                            options.norm ? "a global gradient norm (--clip-norm)"
-                                         : "a global barrier (--flush-barrier)"));
-  }
+  RefuseGlobalWaits("pipedream", options);
   return UpdateForever("pipedream",
                        options.vertical_sync ? WeightPolicy::kVerticalSync : WeightPolicy::kStashed,
                        EndlessBody(options), false);

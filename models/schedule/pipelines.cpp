@@ -51,8 +51,25 @@ void AddGroups(Schedule& schedule, const GeneratorOptions& options) {
   if (options.reduction) {
     for (const int s : all) schedule.groups.push_back({Purpose::kReplicas, {s}});
   }
+  // Every first stage with the last stage of the stream from the other end, which may stand on its
+  // own rank. A single stage holds the tensor once.
+  for (int stream = 0; options.tied && schedule.stages > 1 && stream < schedule.streams; ++stream) {
+    const int first = schedule.PlacedStage(stream, 0);
+    const int last = schedule.PlacedStage(schedule.streams - 1 - stream, schedule.stages - 1);
+    schedule.groups.push_back({Purpose::kShared, {std::min(first, last), std::max(first, last)}});
+  }
   if (options.norm) schedule.groups.push_back({Purpose::kNorm, all});
   if (options.barrier) schedule.groups.push_back({Purpose::kBarrier, all});
+}
+
+void RefuseGlobalWaits(std::string_view name, const GeneratorOptions& options) {
+  const char* refused = options.norm      ? "a global gradient norm (--clip-norm)"
+                        : options.barrier ? "a global barrier (--flush-barrier)"
+                        : options.tied    ? "a tied embedding (--tied), whose first and last stage "
+                                            "exchange gradients before every update"
+                                          : nullptr;
+  if (refused == nullptr) return;
+  throw Error(fmt::format("{} cannot wait for {}: it would undo the schedule", name, refused));
 }
 
 void AppendUpdates(Schedule& schedule) {

@@ -15,9 +15,14 @@ Schedule LoopedPipeline(std::string_view name, int chunks, const GeneratorOption
 /// Two stages per rank, down and up again: rank r holds stages r and 2p − 1 − r.
 Schedule VPipeline(std::string_view name, const GeneratorOptions& options);
 
-/// Fills `groups`: one per placed stage for its replicas, one over all for a norm, one for a
-/// barrier, as the options ask. Placement must stand.
+/// Fills `groups`: one per placed stage for its replicas, one per stream between a first and a last
+/// stage that share a tensor, one over all for a norm, one for a barrier, as the options ask.
+/// Placement must stand.
 void AddGroups(Schedule& schedule, const GeneratorOptions& options);
+
+/// Throws Error if the options ask for what would have stages wait for each other before every
+/// update, which would undo a schedule of stashed or of newest weights.
+void RefuseGlobalWaits(std::string_view name, const GeneratorOptions& options);
 
 /// Ends the bodies of a flush schedule: on each rank the ARs of its stages, then their U,
 /// ascending.

@@ -31,6 +31,8 @@ struct CollectiveGroup {
     kWeights,   ///< gradient exchange of a weight group: stages that hold the same weights
     kNorm,      ///< global gradient norm over all stages
     kBarrier,   ///< flush barrier over all ranks, no data
+    kShared,    ///< gradient exchange of the tensor that a first and a last stage share: the token
+                ///< embedding, where the head is tied to it
   };
   Purpose purpose = Purpose::kReplicas;
   std::vector<int>
@@ -43,7 +45,8 @@ enum class Sends : uint8_t {
   kEager,       ///< at once: the receiver holds what came early
 };
 
-/// A norm moves a few numbers and a barrier none.
+/// Whole stages' gradients, that is: a norm moves a few numbers, a barrier none, and the exchange
+/// of a shared tensor has a time of its own.
 constexpr bool MovesGradients(const CollectiveGroup& group) {
   return group.purpose == CollectiveGroup::Purpose::kReplicas ||
          group.purpose == CollectiveGroup::Purpose::kWeights;

@@ -10,14 +10,16 @@ Schedule Generate2BW(const GeneratorOptions& options) {
   if (options.barrier) {
     throw Error("2bw has no flush, so it cannot have a flush barrier (--flush-barrier)");
   }
-  return UpdateForever("2bw", WeightPolicy::kDoubleBuffered, EndlessBody(options),
-                       options.late_update.value_or(options.reduction || options.norm));
+  return UpdateForever(
+      "2bw", WeightPolicy::kDoubleBuffered, EndlessBody(options),
+      options.late_update.value_or(options.reduction || options.norm || options.tied));
 }
 
 std::vector<Fact> FactsOf2BW(const GeneratorOptions& options) {
   std::vector<Fact> facts = FactsOfEndlessBody(options);
-  if (options.norm) {
-    // What the norm costs depends on where the update stands and on the slack it finds there.
+  if (options.norm || options.tied) {
+    // What waiting for other stages costs depends on where the update stands and on the slack it
+    // finds there.
     std::erase_if(facts, [](const Fact& f) { return f.quantity == Quantity::kSteadyIdle; });
   }
   facts.push_back({Quantity::kWeightVersions, "2", {2}});

@@ -91,7 +91,30 @@ class Validator {
         Add(fmt::format("group {} does not name its stages in ascending order, each once", g));
       }
     }
+    if (findings_.empty()) CheckShared();
     return findings_.empty();
+  }
+
+  /// The gradients of a shared tensor are one sum only if its holders update together.
+  void CheckShared() {
+    for (size_t g = 0; g < schedule_.groups.size(); ++g) {
+      const CollectiveGroup& group = schedule_.groups[g];
+      if (group.purpose != CollectiveGroup::Purpose::kShared) continue;
+      const std::vector<int>& stages = group.stages;
+      const auto first = [&](int stage) { return schedule_.IsFirst(stage); };
+      const auto last = [&](int stage) { return schedule_.IsLast(stage); };
+      if (schedule_.stages < 2 || stages.size() != 2 ||
+          std::count_if(stages.begin(), stages.end(), first) != 1 ||
+          std::count_if(stages.begin(), stages.end(), last) != 1) {
+        Add(fmt::format("group {} is of a shared tensor, but not of one first and one last stage",
+                        g));
+      }
+      if (schedule_.flushes() || schedule_.policy == WeightPolicy::kDoubleBuffered) continue;
+      Add(
+          fmt::format("first and last stage exchange the gradients of a shared tensor before every "
+                      "update (group {}), which would undo a schedule of {} weights",
+                      g, PolicyName(schedule_.policy)));
+    }
   }
 
   void CheckActions() {

@@ -28,7 +28,7 @@ std::vector<Fact> FactsOfZbH1(const GeneratorOptions& options) {
     const std::vector<Ratio> idle = {{p - 1, 3 * m + p - 1}};
     facts = {{Quantity::kIdleOfMakespan, "(p − 1) / (3m + p − 1)", idle},
              {Quantity::kInFlight, "p", {p}}};
-    if (!options.norm && !options.barrier) {
+    if (!options.norm && !options.barrier && !options.tied) {
       facts.push_back({Quantity::kIdleOfSpan, "(p − 1) / (3m + p − 1)", idle});
     }
   }

@@ -27,7 +27,8 @@ std::vector<Fact> FactsOfZbH2(const GeneratorOptions& options) {
   if (m >= 2 * p - 1) {
     facts = {{Quantity::kIdleOfMakespan, "(p − 1) / (3m + p − 1)", {{p - 1, 3 * m + p - 1}}},
              {Quantity::kInFlight, "2p − 1", {2 * p - 1}}};
-    if (!options.norm && !options.barrier) facts.push_back({Quantity::kIdleOfSpan, "0", {0}});
+    if (!options.norm && !options.barrier && !options.tied)
+      facts.push_back({Quantity::kIdleOfSpan, "0", {0}});
   }
   AddFlushFacts(facts);
   return facts;

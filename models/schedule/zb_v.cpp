@@ -98,7 +98,8 @@ std::vector<Fact> FactsOfZbV(const GeneratorOptions& options) {
   if (m >= 2 * p - 1) {
     facts = {{Quantity::kIdleOfMakespan, "(p − 1) / (6m + p − 1)", {{p - 1, 6 * m + p - 1}}},
              {Quantity::kInFlight, "2p", {2 * p}}};
-    if (!options.norm && !options.barrier) facts.push_back({Quantity::kIdleOfSpan, "0", {0}});
+    if (!options.norm && !options.barrier && !options.tied)
+      facts.push_back({Quantity::kIdleOfSpan, "0", {0}});
   }
   AddFlushFacts(facts);
   return facts;

@@ -106,6 +106,7 @@ nlohmann::ordered_json NetworkFacts(const NetworkShape& shape) {
   if (shape.inner_size() != 4 * int64_t{shape.hidden}) json["ffn"] = shape.inner_size();
   if (shape.kv_heads() != shape.heads) json["key_value_heads"] = shape.kv_heads();
   if (!shape.bias) json["bias"] = false;
+  if (shape.tied) json["tied"] = true;
   return json;
 }
 
@@ -126,6 +127,7 @@ nlohmann::ordered_json RunFacts(const TrainingOptions& options, const SerialPlan
         {"final_fraction", course.final_fraction}}},
       {"data", {{"tokens", corpus.train.size()}, {"fingerprint", Fingerprint(corpus.train)}}}};
   AddGiven("clip_norm", options.clip_norm, json);
+  if (options.precision == ProductPrecision::kBf16) json["precision"] = "bf16";
   json["delay"] = ByLayer(options, plan, DelayOf);
   return json;
 }

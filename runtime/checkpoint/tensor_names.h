@@ -10,8 +10,8 @@
 
 namespace pipelag {
 
-/// "transformer.h.0.attn.c_attn.weight" or "model.layers.0.self_attn.q_proj.weight"; the head,
-/// which is not tied, is "lm_head.weight".
+/// "transformer.h.0.attn.c_attn.weight" or "model.layers.0.self_attn.q_proj.weight"; a head of its
+/// own is "lm_head.weight", a tied one stands under the token embedding's name alone.
 std::string HuggingFaceName(const StageTensor& tensor);
 
 /// Whether the file has it as (inputs, outputs), the transpose of ours: matrices inside blocks

@@ -26,6 +26,7 @@ constexpr int64_t kHeaderBytes = kHeaderNumbers * 4;
 constexpr int kPaddedTo = 128;
 constexpr const char* kTokenEmbedding = "wte.weight";
 constexpr const char* kPositionEmbedding = "wpe.weight";
+constexpr const char* kHead = "lm_head.weight";
 
 /// Tensors of a layer in llm.c's order.
 constexpr std::array<const char*, 12> kLayerTensors = {
@@ -116,6 +117,7 @@ class SafetensorsWeights : public WeightsAtStepZero {
     const StageLayout layout(shape, {0, shape.layers});
     for (const StageTensor& place : layout.tensors()) NameOf(place);
     if (!shape.bias) RefuseBiases(layout);
+    if (shape.tied) RefuseOwnHead(*layout.tied());
     const bool llama = IsLlama(shape);
     const std::string beyond = llama ? fmt::format("layers.{}.input_layernorm.weight", shape.layers)
                                      : fmt::format("h.{}.ln_1.weight", shape.layers);
@@ -160,6 +162,23 @@ class SafetensorsWeights : public WeightsAtStepZero {
     }
   }
 
+  /// A file may hold a tied head a second time, but not another one.
+  void RefuseOwnHead(const StageTensor& embedding) const {
+    if (!file_.tensors().contains(kHead)) return;
+    const auto read = [&](const std::string& name) {
+      std::vector<float> values(static_cast<size_t>(embedding.elements()));
+      file_.Read(name, OwnShape(embedding), false, values.data());
+      return values;
+    };
+    const std::vector<float> head = read(kHead);
+    const std::vector<float> table = read(NameOf(embedding));
+    if (std::memcmp(head.data(), table.data(), head.size() * sizeof(float)) == 0) return;
+    throw Error(
+        fmt::format("{}: holds a head of its own, {}, which is not the token embedding, so "
+                    "it is not of a tied network (--tied)",
+                    file_.path().string(), kHead));
+  }
+
   std::string NameOf(const StageTensor& place) const {
     std::string full = HuggingFaceName(place);
     if (file_.tensors().contains(full)) return full;
@@ -182,6 +201,7 @@ std::map<std::string, std::pair<const StageTensor*, const float*>> ByName(
   std::map<std::string, std::pair<const StageTensor*, const float*>> named;
   for (const StageWeights& stage : stages) {
     for (const StageTensor& place : stage.layout->tensors()) {
+      if (place.copy) continue;
       named[place.name] = {&place, stage.weights + place.offset};
     }
   }
@@ -193,7 +213,7 @@ void ExportLlmc(const std::filesystem::path& file, const NetworkShape& shape,
   RefuseUnlikeGpt2(file, shape);
   const auto named = ByName(stages);
   const auto& [embedding, token_table] = named.at(kTokenEmbedding);
-  const float* head = named.at("lm_head.weight").second;
+  const float* head = shape.tied ? token_table : named.at(kHead).second;
   if (std::memcmp(token_table, head, static_cast<size_t>(embedding->elements()) * sizeof(float)) !=
       0) {
     throw Error(

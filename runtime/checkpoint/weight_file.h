@@ -28,16 +28,17 @@ std::optional<LlmcHeader> ReadLlmcHeader(const std::filesystem::path& file);
 
 /// The weights to begin training with, at step 0. In either format a file may know more positions
 /// than `shape`, whose first ones are taken, and llm.c's more rows of embedding than tokens. A head
-/// that the file does not hold is tied to the token embedding there; this network's is its own and
-/// begins as a copy. Names may lack "transformer." or "model.". Throws Error naming file and tensor
+/// that the file does not hold is tied to the token embedding there; that of a network which is not
+/// tied begins as a copy, and a tied network takes no file with a head that differs from the
+/// embedding. Names may lack "transformer." or "model.". Throws Error naming file and tensor
 /// for whatever does not fit.
 std::shared_ptr<const StartingPoint> OpenWeights(const std::filesystem::path& file,
                                                  const NetworkShape& shape);
 
-/// Writes all weights, in llm.c's format if the name ends in .bin, else as safetensors with the
-/// head as "lm_head.weight". llm.c's has no place for a head of its own: throws Error if it differs
-/// from the embedding, or the network is no GPT-2. The embedding is padded with zeros to a multiple
-/// of 128 rows, as llm.c's own are.
+/// Writes all weights, in llm.c's format if the name ends in .bin, else as safetensors with a head
+/// that is not tied as "lm_head.weight". llm.c's has no place for a head of its own: throws Error
+/// if it differs from the embedding, or the network is no GPT-2. The embedding is padded with zeros
+/// to a multiple of 128 rows, as llm.c's own are.
 void ExportWeights(const std::filesystem::path& file, const NetworkShape& shape,
                    const std::vector<StageWeights>& stages);
 

@@ -30,6 +30,7 @@ class StageFile {
 
   void AddWeights(const std::string& prefix, const float* weights) {
     for (const StageTensor& place : layout_.tensors()) {
+      if (place.copy) continue;
       const float* values = weights + place.offset;
       CheckFinite(prefix + place.name, values, place.elements());
       tensors_.push_back({.name = prefix + HuggingFaceName(place),
@@ -43,6 +44,7 @@ class StageFile {
   void AddState(Optimizer& optimizer) {
     for (const StatePart& part : optimizer.State()) {
       const StageTensor& place = layout_.tensors()[static_cast<size_t>(part.tensor)];
+      if (place.copy) continue;
       const std::string name = fmt::format("optimizer.{}.{}", part.name, HuggingFaceName(place));
       if (!part.doubles.empty()) {
         const auto size = static_cast<int64_t>(part.doubles.size());

@@ -34,9 +34,10 @@ struct CheckpointFacts {
 /// weights under their Hugging Face names as (inputs, outputs), what optimizer and correction keep
 /// as "optimizer.NAME.TENSOR", and the versions that later gradients are taken at as
 /// "version.AGE.TENSOR" (AGE 0, what readers of the newest version see, only where it is not the
-/// weights themselves). Stages come to a step at different times in an asynchronous schedule; what
-/// belongs to it is defined in starting_point.h. A stage's older versions are copied as they are
-/// made, near a checkpoint only, since the schedule may overwrite them before it.
+/// weights themselves). A tied embedding is in the first stage's file alone. Stages come to a step
+/// at different times in an asynchronous schedule; what belongs to it is defined in
+/// starting_point.h. A stage's older versions are copied as they are made, near a checkpoint only,
+/// since the schedule may overwrite them before it.
 ///
 /// A checkpoint is complete when its manifest stands, which is written last, by whoever first finds
 /// the files of all stages there: through the folder alone, so that stages may be held by different

@@ -14,7 +14,7 @@ namespace pipelag {
 CpuCompute::StageState::StageState(const TrainingOptions& options, const StagePlan& planned)
     : plan(planned),
       network(options.shape, options.split[static_cast<size_t>(planned.slice)],
-              options.microbatch_size, options.recompute),
+              options.microbatch_size, options.recompute, options.precision),
       optimizer(MakeCorrected(options.optimizer, options.correction, network.layout(),
                               {.updates = planned.gradient_delay})) {}
 
@@ -56,8 +56,9 @@ void CpuCompute::Place(const RankPlan& plan) {
       stage.weights.push_back(take(network.layout().size()));
     }
     for (int k = 0; k < stage.plan.gradient_buffers; ++k) {
-      stage.gradients.push_back(take(network.layout().size()));
+      stage.gradients.push_back(take(network.layout().gradient_size()));
     }
+    stage.joined.resize(stage.gradients.size());
     BeginStage(options_, stage.plan.speaks ? stage.plan.slice : -1, *stage.optimizer,
                {stage.weights.begin(), stage.weights.begin() + stage.plan.history + 1});
   }
@@ -77,8 +78,9 @@ size_t CpuCompute::ArenaBytes(const RankPlan& plan) const {
     bytes +=
         static_cast<size_t>(stage->plan.activation_slots) * floats(network.activation_elements());
     bytes += static_cast<size_t>(stage->plan.kept_slots) * floats(network.kept_elements());
-    bytes += static_cast<size_t>(stage->plan.weight_buffers + stage->plan.gradient_buffers) *
-             floats(network.layout().size());
+    bytes += static_cast<size_t>(stage->plan.weight_buffers) * floats(network.layout().size());
+    bytes += static_cast<size_t>(stage->plan.gradient_buffers) *
+             floats(network.layout().gradient_size());
   }
   for (const MessagePlan& planned : plan.messages) {
     bytes += static_cast<size_t>(planned.buffers) * floats(message_elements_);
@@ -103,7 +105,15 @@ CpuCompute::StageState& CpuCompute::StateOf(int stage) {
 std::span<float> CpuCompute::GradientBuffer(int stage, int index) {
   const StageState& state = StateOf(stage);
   return {state.gradients[static_cast<size_t>(index)],
-          static_cast<size_t>(state.network.layout().size())};
+          static_cast<size_t>(state.network.layout().gradient_size())};
+}
+
+std::span<float> CpuCompute::SharedGradient(int stage, int index) {
+  const StageLayout& layout = StateOf(stage).network.layout();
+  const StageTensor* tensor = layout.tied();
+  CHECK(tensor != nullptr && !layout.joins());
+  return GradientBuffer(stage, index)
+      .subspan(static_cast<size_t>(tensor->offset), static_cast<size_t>(tensor->elements()));
 }
 
 EventPtr CpuCompute::Start(const ComputeTask& task, std::span<const EventPtr> after) {
@@ -203,7 +213,7 @@ void CpuCompute::BackwardWeight(StageState& stage, const ComputeTask& task) {
 
 void CpuCompute::Update(StageState& stage, const ComputeTask& task) {
   const StageLayout& layout = stage.network.layout();
-  float* gradients = stage.gradients[static_cast<size_t>(task.gradients)];
+  float* gradients = Joined(stage, task.gradients);
   std::optional<double> norm;
   if (task.norms != nullptr) {
     const std::span<const double> norms(task.norms,
@@ -217,7 +227,8 @@ void CpuCompute::Update(StageState& stage, const ComputeTask& task) {
   stage.optimizer->Step(
       gradients, stage.weights[static_cast<size_t>(task.weights)], target, rate, number,
       task.taken_at < 0 ? nullptr : stage.weights[static_cast<size_t>(task.taken_at)]);
-  std::fill_n(gradients, layout.size(), 0.0f);
+  std::fill_n(gradients, layout.gradient_size(), 0.0f);
+  stage.joined[static_cast<size_t>(task.gradients)] = false;
   if (!stage.plan.speaks) return;
   if (options_.checkpoints != nullptr) {
     options_.checkpoints->Updated(stage.plan.slice, number, *stage.optimizer, target);
@@ -233,12 +244,20 @@ std::string CpuCompute::NotFinite(size_t index) {
   return tensor;
 }
 
-void CpuCompute::TakeNorms(const StageState& stage, const ComputeTask& task) {
+/// The accumulator, all copies of the stage added up, as an update or a norm takes it.
+float* CpuCompute::Joined(StageState& stage, int gradients) {
+  const auto index = static_cast<size_t>(gradients);
+  if (!stage.joined[index]) JoinTied(stage.network.layout(), stage.gradients[index]);
+  stage.joined[index] = true;
+  return stage.gradients[index];
+}
+
+void CpuCompute::TakeNorms(StageState& stage, const ComputeTask& task) {
   const StageLayout& layout = stage.network.layout();
-  const std::vector<double> own =
-      SquaredNorms(layout, stage.gradients[static_cast<size_t>(task.gradients)]);
-  for (size_t i = 0; i < own.size(); ++i) {
-    task.norms[layout.tensors()[i].global_index] = own[i];
+  const float* gradients = Joined(stage, task.gradients);
+  for (const StageTensor& tensor : layout.tensors()) {
+    if (&tensor == layout.tied() && !layout.joins()) continue;
+    task.norms[tensor.global_index] = SquaredNorm(tensor.elements(), gradients + tensor.offset);
   }
 }
 

@@ -21,6 +21,7 @@ class CpuCompute : public TrainingCompute {
 
   std::byte* MessageBuffer(int lane, int index) override;
   std::span<float> GradientBuffer(int stage, int index) override;
+  std::span<float> SharedGradient(int stage, int index) override;
   EventPtr Start(const ComputeTask& task, std::span<const EventPtr> after) override;
 
   size_t message_bytes() const override {
@@ -46,6 +47,7 @@ class CpuCompute : public TrainingCompute {
     std::vector<float*> kept;
     std::vector<float*> weights;
     std::vector<float*> gradients;
+    std::vector<bool> joined;  ///< by accumulator: JoinTied has been done
   };
 
   size_t ArenaBytes(const RankPlan& plan) const;
@@ -59,7 +61,8 @@ class CpuCompute : public TrainingCompute {
   void BackwardInput(StageState& stage, const ComputeTask& task);
   void BackwardWeight(StageState& stage, const ComputeTask& task);
   void Update(StageState& stage, const ComputeTask& task);
-  void TakeNorms(const StageState& stage, const ComputeTask& task);
+  void TakeNorms(StageState& stage, const ComputeTask& task);
+  float* Joined(StageState& stage, int gradients);
 
   const TrainingOptions& options_;
   float scale_;  // of a token's loss

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "runtime/network/gemm.h"
+#include "runtime/optimizer/norm.h"
 #include "runtime/runnable.h"
 #include "runtime/summation.h"
 
@@ -72,20 +73,22 @@ struct Contribution {
   int place = 0;  // in the order of summation
   std::span<double> values;
   std::span<float> gradients;
+  double* squared_norm = nullptr;  // of the sum of the gradients
+};
+
+/// A rank's part in a collective.
+struct Collective {
+  int group = 0;
+  std::vector<Contribution> mine;
   std::shared_ptr<LocalEvent> event;
 };
 
-/// Collectives of one group, in order. Members may be one apart: the next round's come into the
-/// next entry.
-struct Round {
-  std::vector<Contribution> contributions;
-};
+/// The reduce lanes. A collective starts when it heads the lanes of all its members.
 struct Meeting {
   Bell bell;
-  size_t members = 0;  // summands of a round
-  std::deque<Round> rounds;
-  std::vector<int64_t> posted;  // by rank
-  int64_t completed = 0;
+  std::vector<std::deque<Collective>> lanes;  // by rank
+  std::vector<std::vector<int>> members;      // ranks, by group
+  std::vector<bool> under_way;                // by group
 };
 
 }  // namespace
@@ -94,15 +97,15 @@ struct LocalHub::State {
   const Program& program;
   const RunControl& control;
   std::vector<Channel> channels;
-  std::vector<Meeting> meetings;
+  Meeting meeting;
 
   State(const Program& p, const RunControl& c)
-      : program(p), control(c), channels(p.lanes().size()), meetings(p.schedule().groups.size()) {
-    for (size_t g = 0; g < meetings.size(); ++g) {
-      const CollectiveGroup& group = p.schedule().groups[g];
-      const bool by_stage = group.purpose == CollectiveGroup::Purpose::kWeights;
-      meetings[g].members = by_stage ? group.stages.size() : RanksOf(p.schedule(), group).size();
-      meetings[g].posted.resize(static_cast<size_t>(p.schedule().ranks));
+      : program(p), control(c), channels(p.lanes().size()) {
+    const Schedule& schedule = p.schedule();
+    meeting.lanes.resize(static_cast<size_t>(schedule.ranks));
+    meeting.under_way.resize(schedule.groups.size());
+    for (const CollectiveGroup& group : schedule.groups) {
+      meeting.members.push_back(RanksOf(schedule, group));
     }
   }
 };
@@ -151,54 +154,94 @@ class LocalEnd : public Transport {
 
   EventPtr PostGradientSum(int group, const std::vector<GradientPart>& parts,
                            std::span<const EventPtr> after) override {
-    PrepareThread();  // whoever comes last adds them up
     std::vector<Contribution> mine;
-    for (const GradientPart& part : parts) mine.push_back({part.stage, {}, part.values, nullptr});
-    return Meet(group, std::move(mine), after);
+    for (const GradientPart& part : parts) {
+      mine.push_back({part.stage, {}, part.values, part.squared_norm});
+    }
+    return Join(group, std::move(mine), after);
   }
 
   EventPtr PostAllReduce(int group, std::span<double> values,
                          std::span<const EventPtr> after) override {
-    return Meet(group, {{rank_, values, {}, nullptr}}, after);
+    return Join(group, {{rank_, values, {}, nullptr}}, after);
   }
 
  private:
-  EventPtr Meet(int group, std::vector<Contribution> mine, std::span<const EventPtr> after) {
+  EventPtr Join(int group, std::vector<Contribution> mine, std::span<const EventPtr> after) {
     for (const EventPtr& event : after) event->Wait();
-    Meeting& meeting = state_.meetings[static_cast<size_t>(group)];
+    Meeting& meeting = state_.meeting;
     auto event =
         std::make_shared<LocalEvent>(state_.control, meeting.bell, WaitingForGroup(rank_, group));
-    const Nanoseconds start = state_.control.Now();
-    {
-      const std::lock_guard lock(meeting.bell.mutex);
-      const int64_t number = meeting.posted[static_cast<size_t>(rank_)]++;
-      const auto index = static_cast<size_t>(number - meeting.completed);
-      if (meeting.rounds.size() <= index) meeting.rounds.resize(index + 1);
-      Round& round = meeting.rounds[index];
-      for (Contribution& one : mine) {
-        one.event = event;
-        round.contributions.push_back(std::move(one));
-      }
-      if (round.contributions.size() < meeting.members) return event;
-      // The last member to come completes the round; rounds complete in order since every member's
-      // earlier round came before.
-      std::sort(round.contributions.begin(), round.contributions.end(),
-                [](const Contribution& a, const Contribution& b) { return a.place < b.place; });
-      Sum(round, &Contribution::values);
-      Sum(round, &Contribution::gradients);
-      const Interval when{start, state_.control.Now()};
-      for (const Contribution& one : round.contributions) one.event->Happen(when);
-      meeting.rounds.pop_front();
-      ++meeting.completed;
-    }
-    meeting.bell.rung.notify_all();
+    std::unique_lock lock(meeting.bell.mutex);
+    auto& lane = meeting.lanes[static_cast<size_t>(rank_)];
+    lane.push_back({group, std::move(mine), event});
+    if (lane.size() == 1) GoOn(lock, rank_);
     return event;
   }
 
+  /// Does what the collective at the head of a rank's lane is the last to come for, and what that
+  /// lets start in turn.
+  void GoOn(std::unique_lock<std::mutex>& lock, int rank) {
+    Meeting& meeting = state_.meeting;
+    std::vector<int> changed = {rank};
+    while (!changed.empty()) {
+      const auto& lane = meeting.lanes[static_cast<size_t>(changed.back())];
+      changed.pop_back();
+      if (lane.empty() || !AllAreAt(lane.front().group)) continue;
+      const int group = lane.front().group;
+      Do(lock, group);
+      for (const int member : meeting.members[static_cast<size_t>(group)]) {
+        changed.push_back(member);
+      }
+    }
+  }
+
+  bool AllAreAt(int group) const {
+    const Meeting& meeting = state_.meeting;
+    const auto& members = meeting.members[static_cast<size_t>(group)];
+    return !meeting.under_way[static_cast<size_t>(group)] &&
+           std::all_of(members.begin(), members.end(), [&](int member) {
+             const auto& lane = meeting.lanes[static_cast<size_t>(member)];
+             return !lane.empty() && lane.front().group == group;
+           });
+  }
+
+  /// With the lock held, but not while it adds.
+  void Do(std::unique_lock<std::mutex>& lock, int group) {
+    Meeting& meeting = state_.meeting;
+    std::vector<Contribution> all;
+    for (const int member : meeting.members[static_cast<size_t>(group)]) {
+      const Collective& own = meeting.lanes[static_cast<size_t>(member)].front();
+      all.insert(all.end(), own.mine.begin(), own.mine.end());
+    }
+    meeting.under_way[static_cast<size_t>(group)] = true;
+    lock.unlock();
+    PrepareThread();  // whoever comes last adds them up
+    const Nanoseconds start = state_.control.Now();
+    std::sort(all.begin(), all.end(),
+              [](const Contribution& a, const Contribution& b) { return a.place < b.place; });
+    Sum(all, &Contribution::values);
+    Sum(all, &Contribution::gradients);
+    for (const Contribution& one : all) {
+      if (one.squared_norm == nullptr) continue;
+      *one.squared_norm =
+          SquaredNorm(static_cast<int64_t>(one.gradients.size()), one.gradients.data());
+    }
+    const Interval when{start, state_.control.Now()};
+    lock.lock();
+    meeting.under_way[static_cast<size_t>(group)] = false;
+    for (const int member : meeting.members[static_cast<size_t>(group)]) {
+      auto& lane = meeting.lanes[static_cast<size_t>(member)];
+      lane.front().event->Happen(when);
+      lane.pop_front();
+    }
+    meeting.bell.rung.notify_all();
+  }
+
   template <class Span>
-  static void Sum(Round& round, Span Contribution::*of) {
+  static void Sum(const std::vector<Contribution>& all, Span Contribution::*of) {
     std::vector<Span> summands;
-    for (const Contribution& one : round.contributions) summands.push_back(one.*of);
+    for (const Contribution& one : all) summands.push_back(one.*of);
     AddUp(summands);
   }
 

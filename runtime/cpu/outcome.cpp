@@ -7,12 +7,14 @@
 
 #include "models/error.h"
 #include "runtime/executor.h"
+#include "runtime/runnable.h"
 #include "runtime/serial.h"
 
 namespace pipelag {
 namespace {
 
-/// Copies of a slice have seen the same gradients, so whatever tells them apart is our own fault.
+/// Copies of a slice, or of a tied embedding, have seen the same gradients, so whatever tells them
+/// apart is our own fault.
 void CheckCopiesAgree(const Schedule& schedule, const std::vector<StageWeights>& placed) {
   for (size_t s = static_cast<size_t>(schedule.stages); s < placed.size(); ++s) {
     const StageWeights& first = placed[s % static_cast<size_t>(schedule.stages)];
@@ -20,6 +22,12 @@ void CheckCopiesAgree(const Schedule& schedule, const std::vector<StageWeights>&
     const auto bytes = static_cast<size_t>(first.layout->size()) * sizeof(float);
     CHECK(std::memcmp(first.weights, placed[s].weights, bytes) == 0);
   }
+  const StageWeights& first = placed.front();
+  const StageWeights& last = placed[static_cast<size_t>(schedule.stages) - 1];
+  const StageTensor* embedding = first.layout->tied();
+  if (embedding == nullptr) return;
+  CHECK(std::memcmp(first.weights + embedding->offset, last.weights + last.layout->tied()->offset,
+                    static_cast<size_t>(embedding->elements()) * sizeof(float)) == 0);
 }
 
 }  // namespace
@@ -31,6 +39,13 @@ void CheckFits(const Program& program, const TrainingOptions& options) {
                             options.split.size(), schedule.stages));
   }
   if (options.recompute != Recompute::kNone) CheckRecompute(PlanOf(program), options.recompute);
+  if (SharesTensor(schedule) != (options.shape.tied && schedule.stages > 1)) {
+    throw Error(
+        fmt::format("a tied embedding (--tied) and a schedule whose first and last stage exchange "
+                    "its gradients go together, but {}",
+                    options.shape.tied ? "the schedule has no such exchange"
+                                       : "the network's head is its own"));
+  }
   const bool has_norm =
       std::any_of(schedule.groups.begin(), schedule.groups.end(), [](const CollectiveGroup& group) {
         return group.purpose == CollectiveGroup::Purpose::kNorm;

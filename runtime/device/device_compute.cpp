@@ -191,6 +191,9 @@ std::span<float> DeviceCompute::GradientBuffer(int stage, int index) {
           static_cast<size_t>(state.stage->layout().size())};
 }
 
+/// No stage of a device shares a tensor: CheckDeviceShape.
+std::span<float> DeviceCompute::SharedGradient(int, int) { CHECK(false); }
+
 NormPlace DeviceCompute::NormsOf(int64_t step) {
   device_.MakeCurrent();
   double* const norms = norms_[static_cast<size_t>(step) % norms_.size()];

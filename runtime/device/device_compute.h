@@ -38,6 +38,7 @@ class DeviceCompute : public TrainingCompute {
 
   std::byte* MessageBuffer(int lane, int index) override;
   std::span<float> GradientBuffer(int stage, int index) override;
+  std::span<float> SharedGradient(int stage, int index) override;
   NormPlace NormsOf(int64_t step) override;
   EventPtr Start(const ComputeTask& task, std::span<const EventPtr> after) override;
 

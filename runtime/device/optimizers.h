@@ -1,9 +1,10 @@
-// Which optimizers and corrections a device has. Knows names only, and no device.
+// Which networks, optimizers and corrections a device has. Knows names only, and no device.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "models/network.h"
 #include "runtime/correction/correction.h"
 #include "runtime/optimizer/optimizer.h"
 
@@ -15,5 +16,8 @@ std::vector<std::string> DeviceCorrectionNames();
 
 /// Throws Error naming what there is if a device has not got the optimizer or the correction.
 void CheckDeviceOptimizer(const OptimizerOptions& optimizer, const CorrectionOptions& correction);
+
+/// Likewise for a tied head.
+void CheckDeviceShape(const NetworkShape& shape);
 
 }  // namespace pipelag

@@ -55,6 +55,8 @@ std::byte* EmulatedCompute::MessageBuffer(int lane, int index) {
 
 std::span<float> EmulatedCompute::GradientBuffer(int, int) { return {}; }
 
+std::span<float> EmulatedCompute::SharedGradient(int, int) { return {}; }
+
 EventPtr EmulatedCompute::Start(const ComputeTask& task, std::span<const EventPtr> after) {
   if (!started_) {
     WakeOnTime();

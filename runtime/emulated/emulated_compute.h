@@ -26,6 +26,7 @@ class EmulatedCompute : public Compute {
   std::byte* MessageBuffer(int lane, int index) override;
   /// Empty: there are no gradients.
   std::span<float> GradientBuffer(int stage, int index) override;
+  std::span<float> SharedGradient(int stage, int index) override;
   EventPtr Start(const ComputeTask& task, std::span<const EventPtr> after) override;
 
  private:

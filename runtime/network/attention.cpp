@@ -9,8 +9,9 @@
 namespace pipelag {
 
 template <class Real>
-Attention<Real>::Attention(const NetworkShape& shape, int64_t batch)
-    : batch_(batch),
+Attention<Real>::Attention(const NetworkShape& shape, int64_t batch, Products<Real>& products)
+    : products_(&products),
+      batch_(batch),
       sequence_(shape.sequence),
       heads_(shape.heads),
       kv_heads_(shape.kv_heads()),
@@ -58,7 +59,7 @@ void Attention<Real>::Forward(const Real* weights, const AttentionTensors& at, c
   const int64_t rows = batch_ * sequence_;
   const int64_t stride = qkv_cols();
   ForMatrices(at, [&](int64_t w, int64_t /*bias*/, int64_t first, int64_t cols) {
-    LinearForward(rows, cols_, cols, x, weights + w, qkv + first, stride);
+    LinearForward(*products_, rows, cols_, cols, x, weights + w, qkv + first, stride);
   });
   if (at.query_bias >= 0) {
     ForMatrices(at, [&](int64_t /*w*/, int64_t bias, int64_t first, int64_t cols) {
@@ -135,8 +136,8 @@ void Attention<Real>::BackwardInput(const Real* weights, const AttentionTensors&
   Rotate(-1, qkv_gradient);
   ForMatrices(at, [&](int64_t w, int64_t /*bias*/, int64_t first, int64_t cols) {
     const Real beta = first == 0 ? 0 : 1;
-    LinearBackwardInput(batch_ * sequence_, cols_, cols, qkv_gradient + first, qkv_cols(),
-                        weights + w, beta, x_gradient);
+    LinearBackwardInput(*products_, batch_ * sequence_, cols_, cols, qkv_gradient + first,
+                        qkv_cols(), weights + w, beta, x_gradient);
   });
 }
 
@@ -148,7 +149,8 @@ void Attention<Real>::BackwardWeight(const AttentionTensors& at, const Real* qkv
     for (int64_t i = 0; bias >= 0 && i < rows; ++i) {
       AddColumnSums(1, cols, qkv_gradient + i * qkv_cols() + first, gradients + bias);
     }
-    LinearBackwardWeight(rows, cols_, cols, qkv_gradient + first, qkv_cols(), x, gradients + w);
+    LinearBackwardWeight(*products_, rows, cols_, cols, qkv_gradient + first, qkv_cols(), x,
+                         gradients + w);
   });
 }
 

@@ -7,6 +7,7 @@
 
 #include "models/network.h"
 #include "runtime/network/layout.h"
+#include "runtime/network/products.h"
 #include "runtime/network/rotary.h"
 
 namespace pipelag {
@@ -27,7 +28,8 @@ struct AttentionTensors {
 template <class Real>
 class Attention {
  public:
-  Attention(const NetworkShape& shape, int64_t batch);
+  /// Of the linear layers' `products`, which are borrowed; its own are in the precision of Real.
+  Attention(const NetworkShape& shape, int64_t batch, Products<Real>& products);
 
   int64_t qkv_cols() const { return cols_ + 2 * kv_cols_; }
   int64_t probability_elements() const { return batch_ * heads_ * sequence_ * sequence_; }
@@ -54,6 +56,7 @@ class Attention {
   template <class Body>
   void ForMatrices(const AttentionTensors& at, Body body) const;
 
+  Products<Real>* products_;
   int64_t batch_;
   int64_t sequence_;
   int64_t heads_;

@@ -35,12 +35,13 @@ bool WeightsNeed(BlockResult result) {
 }
 
 template <class Real>
-NetworkBlock<Real>::NetworkBlock(const NetworkShape& shape, int64_t batch)
-    : rows_(batch * shape.sequence),
+NetworkBlock<Real>::NetworkBlock(const NetworkShape& shape, int64_t batch, Products<Real>& products)
+    : products_(&products),
+      rows_(batch * shape.sequence),
       cols_(shape.hidden),
       norm_{shape.norm, rows_, cols_},
-      attention_(shape, batch),
-      mlp_(shape, rows_) {}
+      attention_(shape, batch, products),
+      mlp_(shape, rows_, products) {}
 
 template <class Real>
 int64_t NetworkBlock<Real>::ElementsOf(BlockResult result) const {
@@ -83,7 +84,8 @@ void NetworkBlock<Real>::Attend(const Real* weights, const BlockTensors& at, con
                 to[kDeviation1], to[kNorm1]);
   attention_.Forward(weights, at.attention, to[kNorm1], to[kQkv], to[kProbabilities],
                      to[kAttended]);
-  LinearForward(rows_, cols_, cols_, to[kAttended], weights + at.projection, to[kMiddle]);
+  LinearForward(*products_, rows_, cols_, cols_, to[kAttended], weights + at.projection,
+                to[kMiddle]);
   AddBiasAndResidual(rows_, cols_, Optional(weights, at.projection_bias), input, to[kMiddle]);
   norm_.Forward(to[kMiddle], weights + at.norm2_gain, Optional(weights, at.norm2_shift), to[kMean2],
                 to[kDeviation2], to[kNorm2]);
@@ -127,9 +129,10 @@ void NetworkBlock<Real>::Backward(const Real* weights, const BlockTensors& at, c
                  stream_gradient, gradients + at.norm2_gain, Optional(gradients, at.norm2_shift));
 
   AddColumnSums(rows_, cols_, stream_gradient, Optional(gradients, at.projection_bias));
-  LinearBackwardWeight(rows_, cols_, cols_, stream_gradient, from[kAttended],
+  LinearBackwardWeight(*products_, rows_, cols_, cols_, stream_gradient, from[kAttended],
                        gradients + at.projection);
-  LinearBackwardInput(rows_, cols_, cols_, stream_gradient, weights + at.projection, narrow);
+  LinearBackwardInput(*products_, rows_, cols_, cols_, stream_gradient, weights + at.projection,
+                      narrow);
   attention_.BackwardInput(weights, at.attention, from[kQkv], from[kProbabilities], narrow, wide,
                            narrow);
   attention_.BackwardWeight(at.attention, wide, from[kNorm1], gradients);
@@ -149,7 +152,8 @@ void NetworkBlock<Real>::BackwardInput(const Real* weights, const BlockTensors& 
                       from[kDeviation2], stream_gradient);
 
   std::copy(stream_gradient, stream_gradient + elements, kept[kOfMiddle]);
-  LinearBackwardInput(rows_, cols_, cols_, stream_gradient, weights + at.projection, narrow);
+  LinearBackwardInput(*products_, rows_, cols_, cols_, stream_gradient, weights + at.projection,
+                      narrow);
   attention_.BackwardInput(weights, at.attention, from[kQkv], from[kProbabilities], narrow,
                            kept[kOfQkv], kept[kOfNorm1]);
   norm_.BackwardInput(kept[kOfNorm1], input, weights + at.norm1_gain, from[kMean1],
@@ -166,7 +170,7 @@ void NetworkBlock<Real>::BackwardWeight(const BlockTensors& at, const Real* inpu
   norm_.BackwardWeight(kept[kOfNorm2], from[kMiddle], from[kMean2], from[kDeviation2],
                        gradients + at.norm2_gain, Optional(gradients, at.norm2_shift));
   AddColumnSums(rows_, cols_, kept[kOfMiddle], Optional(gradients, at.projection_bias));
-  LinearBackwardWeight(rows_, cols_, cols_, kept[kOfMiddle], from[kAttended],
+  LinearBackwardWeight(*products_, rows_, cols_, cols_, kept[kOfMiddle], from[kAttended],
                        gradients + at.projection);
   attention_.BackwardWeight(at.attention, kept[kOfQkv], from[kNorm1], gradients);
   norm_.BackwardWeight(kept[kOfNorm1], input, from[kMean1], from[kDeviation1],

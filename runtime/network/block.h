@@ -66,7 +66,8 @@ class NetworkBlock {
  public:
   using Gradients = std::array<Real*, kBlockGradients>;
 
-  NetworkBlock(const NetworkShape& shape, int64_t batch);
+  /// `products` are borrowed.
+  NetworkBlock(const NetworkShape& shape, int64_t batch, Products<Real>& products);
 
   int64_t ElementsOf(BlockResult result) const;
   int64_t ElementsOf(BlockGradient gradient) const;
@@ -99,6 +100,7 @@ class NetworkBlock {
   void Attend(const Real* weights, const BlockTensors& at, const Real* input,
               const BlockPointers<Real>& to) const;
 
+  Products<Real>* products_;
   int64_t rows_;
   int64_t cols_;
   Norm<Real> norm_;

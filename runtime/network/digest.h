@@ -16,7 +16,8 @@ struct StageWeights {
 };
 
 /// SHA-256, 64 lower-case hexadecimal digits, of every tensor's float32 values, little-endian, in
-/// global tensor order, without gaps. `stages` in network order, each once, the whole network.
+/// global tensor order, without gaps; a tied embedding once. `stages` in network order, each once,
+/// the whole network.
 std::string WeightsSha256(const std::vector<StageWeights>& stages);
 
 }  // namespace pipelag

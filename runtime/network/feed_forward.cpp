@@ -15,8 +15,9 @@ T* Bias(T* buffer, int64_t offset) {
 }  // namespace
 
 template <class Real>
-FeedForward<Real>::FeedForward(const NetworkShape& shape, int64_t rows)
-    : gated_(shape.mlp == MlpChoice::kSwiGlu),
+FeedForward<Real>::FeedForward(const NetworkShape& shape, int64_t rows, Products<Real>& products)
+    : products_(&products),
+      gated_(shape.mlp == MlpChoice::kSwiGlu),
       rows_(rows),
       cols_(shape.hidden),
       inner_(shape.inner_size()),
@@ -26,12 +27,12 @@ template <class Real>
 void FeedForward<Real>::Forward(const Real* weights, const FeedForwardTensors& at, const Real* x,
                                 Real* hidden, Real* activated) const {
   if (!gated_) {
-    LinearForward(rows_, cols_, inner_, x, weights + at.up, hidden);
+    LinearForward(*products_, rows_, cols_, inner_, x, weights + at.up, hidden);
     BiasGeluForward(rows_, inner_, Bias(weights, at.up_bias), hidden, activated);
     return;
   }
-  LinearForward(rows_, cols_, inner_, x, weights + at.gate, hidden, 2 * inner_);
-  LinearForward(rows_, cols_, inner_, x, weights + at.up, hidden + inner_, 2 * inner_);
+  LinearForward(*products_, rows_, cols_, inner_, x, weights + at.gate, hidden, 2 * inner_);
+  LinearForward(*products_, rows_, cols_, inner_, x, weights + at.up, hidden + inner_, 2 * inner_);
   for (int64_t i = 0; at.up_bias >= 0 && i < rows_; ++i) {
     AddBias(1, inner_, weights + at.gate_bias, hidden + i * 2 * inner_);
     AddBias(1, inner_, weights + at.up_bias, hidden + i * 2 * inner_ + inner_);
@@ -48,7 +49,7 @@ void FeedForward<Real>::Activate(const Real* hidden, Real* activated) const {
 template <class Real>
 void FeedForward<Real>::Down(const Real* weights, const FeedForwardTensors& at,
                              const Real* activated, Real* y) const {
-  LinearForward(rows_, inner_, cols_, activated, weights + at.down, y);
+  LinearForward(*products_, rows_, inner_, cols_, activated, weights + at.down, y);
 }
 
 template <class Real>
@@ -62,10 +63,12 @@ void FeedForward<Real>::Backward(const Real* weights, const FeedForwardTensors& 
     return;
   }
   // One pass for GELU and its bias.
-  LinearBackwardInput(rows_, inner_, cols_, y_gradient, weights + at.down, hidden_gradient);
+  LinearBackwardInput(*products_, rows_, inner_, cols_, y_gradient, weights + at.down,
+                      hidden_gradient);
   BiasGeluBackward(rows_, inner_, hidden, hidden_gradient, Bias(gradients, at.up_bias));
-  LinearBackwardWeight(rows_, cols_, inner_, hidden_gradient, x, gradients + at.up);
-  LinearBackwardInput(rows_, cols_, inner_, hidden_gradient, weights + at.up, x_gradient);
+  LinearBackwardWeight(*products_, rows_, cols_, inner_, hidden_gradient, x, gradients + at.up);
+  LinearBackwardInput(*products_, rows_, cols_, inner_, hidden_gradient, weights + at.up,
+                      x_gradient);
 }
 
 template <class Real>
@@ -73,18 +76,20 @@ void FeedForward<Real>::BackwardInput(const Real* weights, const FeedForwardTens
                                       const Real* hidden, const Real* y_gradient,
                                       Real* hidden_gradient, Real* x_gradient) {
   if (!gated_) {
-    LinearBackwardInput(rows_, inner_, cols_, y_gradient, weights + at.down, hidden_gradient);
+    LinearBackwardInput(*products_, rows_, inner_, cols_, y_gradient, weights + at.down,
+                        hidden_gradient);
     GeluBackward(rows_, inner_, hidden, hidden_gradient);
-    LinearBackwardInput(rows_, cols_, inner_, hidden_gradient, weights + at.up, x_gradient);
+    LinearBackwardInput(*products_, rows_, cols_, inner_, hidden_gradient, weights + at.up,
+                        x_gradient);
     return;
   }
-  LinearBackwardInput(rows_, inner_, cols_, y_gradient, weights + at.down,
+  LinearBackwardInput(*products_, rows_, inner_, cols_, y_gradient, weights + at.down,
                       activated_gradient_.data());
   SwiGluBackward(rows_, inner_, hidden, activated_gradient_.data(), hidden_gradient);
-  LinearBackwardInput(rows_, cols_, inner_, hidden_gradient, 2 * inner_, weights + at.gate, Real{0},
-                      x_gradient);
-  LinearBackwardInput(rows_, cols_, inner_, hidden_gradient + inner_, 2 * inner_, weights + at.up,
-                      Real{1}, x_gradient);
+  LinearBackwardInput(*products_, rows_, cols_, inner_, hidden_gradient, 2 * inner_,
+                      weights + at.gate, Real{0}, x_gradient);
+  LinearBackwardInput(*products_, rows_, cols_, inner_, hidden_gradient + inner_, 2 * inner_,
+                      weights + at.up, Real{1}, x_gradient);
 }
 
 template <class Real>
@@ -99,7 +104,8 @@ template <class Real>
 void FeedForward<Real>::DownBackwardWeight(const FeedForwardTensors& at, const Real* activated,
                                            const Real* y_gradient, Real* gradients) const {
   AddColumnSums(rows_, cols_, y_gradient, Bias(gradients, at.down_bias));
-  LinearBackwardWeight(rows_, inner_, cols_, y_gradient, activated, gradients + at.down);
+  LinearBackwardWeight(*products_, rows_, inner_, cols_, y_gradient, activated,
+                       gradients + at.down);
 }
 
 template <class Real>
@@ -107,15 +113,16 @@ void FeedForward<Real>::UpBackwardWeight(const FeedForwardTensors& at, const Rea
                                          const Real* hidden_gradient, Real* gradients) const {
   if (!gated_) {
     AddColumnSums(rows_, inner_, hidden_gradient, Bias(gradients, at.up_bias));
-    LinearBackwardWeight(rows_, cols_, inner_, hidden_gradient, x, gradients + at.up);
+    LinearBackwardWeight(*products_, rows_, cols_, inner_, hidden_gradient, x, gradients + at.up);
     return;
   }
   for (int64_t i = 0; at.up_bias >= 0 && i < rows_; ++i) {
     AddColumnSums(1, inner_, hidden_gradient + i * 2 * inner_, gradients + at.gate_bias);
     AddColumnSums(1, inner_, hidden_gradient + i * 2 * inner_ + inner_, gradients + at.up_bias);
   }
-  LinearBackwardWeight(rows_, cols_, inner_, hidden_gradient, 2 * inner_, x, gradients + at.gate);
-  LinearBackwardWeight(rows_, cols_, inner_, hidden_gradient + inner_, 2 * inner_, x,
+  LinearBackwardWeight(*products_, rows_, cols_, inner_, hidden_gradient, 2 * inner_, x,
+                       gradients + at.gate);
+  LinearBackwardWeight(*products_, rows_, cols_, inner_, hidden_gradient + inner_, 2 * inner_, x,
                        gradients + at.up);
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "models/network.h"
+#include "runtime/network/products.h"
 
 namespace pipelag {
 
@@ -21,7 +22,8 @@ struct FeedForwardTensors {
 template <class Real>
 class FeedForward {
  public:
-  FeedForward(const NetworkShape& shape, int64_t rows);
+  /// `products` are borrowed.
+  FeedForward(const NetworkShape& shape, int64_t rows, Products<Real>& products);
 
   int64_t hidden_cols() const { return gated_ ? 2 * inner_ : inner_; }
   int64_t inner_size() const { return inner_; }
@@ -52,6 +54,7 @@ class FeedForward {
   void UpBackwardWeight(const FeedForwardTensors& at, const Real* x, const Real* hidden_gradient,
                         Real* gradients) const;
 
+  Products<Real>* products_;
   bool gated_;
   int64_t rows_;
   int64_t cols_;

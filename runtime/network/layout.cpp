@@ -55,8 +55,8 @@ class StageLayout::Builder {
 
   void Embeddings() {
     index_ = 0;
-    Add(fmt::format("{}.weight", words_.tokens), shape_.vocabulary, shape_.hidden,
-        TensorRole::kEmbedding, InitialValue::kNormal);
+    if (shape_.tied) layout_.tied_ = 0;
+    TokenEmbedding();
     if (shape_.positions == PositionChoice::kLearned) {
       Add("wpe.weight", shape_.sequence, shape_.hidden, TensorRole::kEmbedding,
           InitialValue::kNormal);
@@ -89,11 +89,26 @@ class StageLayout::Builder {
   void Head() {
     index_ = EmbeddingCount(shape_) + TensorsPerLayer(shape_) * shape_.layers;
     Norm(words_.final_norm);
+    if (shape_.tied) return TiedHead();
     Add("lm_head.weight", shape_.vocabulary, shape_.hidden, TensorRole::kHead,
         InitialValue::kNormal);
   }
 
  private:
+  void TiedHead() {
+    layout_.joins_ = layout_.tied() != nullptr;
+    if (layout_.joins_) return;
+    layout_.tied_ = static_cast<int>(layout_.tensors_.size());
+    index_ = 0;
+    TokenEmbedding();
+    layout_.tensors_.back().copy = true;
+  }
+
+  void TokenEmbedding() {
+    Add(fmt::format("{}.weight", words_.tokens), shape_.vocabulary, shape_.hidden,
+        TensorRole::kEmbedding, InitialValue::kNormal);
+  }
+
   void Norm(const std::string& name) {
     Add(name + ".weight", shape_.hidden, 1, TensorRole::kVector, InitialValue::kOne);
     if (!shape_.norm_shifts()) return;
@@ -108,7 +123,7 @@ class StageLayout::Builder {
 
   void Add(std::string name, int rows, int cols, TensorRole role, InitialValue initial) {
     layout_.tensors_.push_back(
-        {std::move(name), rows, cols, role, index_++, layout_.size_, initial, words_.style});
+        {std::move(name), rows, cols, role, index_++, layout_.size_, initial, words_.style, false});
     const int64_t elements = layout_.tensors_.back().elements();
     layout_.size_ += (elements + kAlignment - 1) / kAlignment * kAlignment;
   }
@@ -136,7 +151,7 @@ const StageTensor& StageLayout::Find(std::string_view name) const {
 }
 
 int TensorCount(const NetworkShape& shape) {
-  const int head = shape.norm_shifts() ? 3 : 2;
+  const int head = (shape.norm_shifts() ? 2 : 1) + (shape.tied ? 0 : 1);
   return EmbeddingCount(shape) + TensorsPerLayer(shape) * shape.layers + head;
 }
 

@@ -39,6 +39,9 @@ struct StageTensor {
   int64_t offset = 0;    ///< in elements from the start of the stage's buffer
   InitialValue initial = InitialValue::kNormal;
   NameStyle style = NameStyle::kGpt2;
+  /// The last stage's copy of a tied token embedding, whose name, role and place among all tensors
+  /// it has: no tensor of its own, where tensors are counted, hashed or saved.
+  bool copy = false;
 
   int64_t elements() const { return static_cast<int64_t>(rows) * cols; }
 };
@@ -47,9 +50,10 @@ struct StageTensor {
 /// layer first norm, attention (queries, keys, values: packed or one by one; projection), second
 /// norm, MLP (SwiGLU's gate, up, down); final norm, head (last stage); every weight before its
 /// bias. Names are Llama's (Hugging Face) for a network that IsLlama, else GPT-2's, with q_proj,
-/// k_proj, v_proj and gate_proj where GPT-2 has no such tensor. Offsets are multiples of kAlignment
-/// elements; the gaps between tensors hold zeros in every buffer of this layout, and whoever writes
-/// such a buffer keeps them zero.
+/// k_proj, v_proj and gate_proj where GPT-2 has no such tensor. In place of a tied head a last
+/// stage that is not the first holds a copy of the token embedding. Offsets are multiples of
+/// kAlignment elements; the gaps between tensors hold zeros in every buffer of this layout, and
+/// whoever writes such a buffer keeps them zero.
 class StageLayout {
  public:
   static constexpr int64_t kAlignment = 16;
@@ -62,6 +66,17 @@ class StageLayout {
   /// Elements of the whole buffer, gaps included.
   int64_t size() const { return size_; }
 
+  /// Elements of a buffer of gradients. The gradient of a tied embedding is (Σ over lookups) + (Σ
+  /// over heads), each over all micro-batches, whether two stages take them or one: a stage that is
+  /// first and last adds up the second sum apart, behind the others, until JoinTied.
+  int64_t gradient_size() const { return size_ + (joins() ? tied()->elements() : 0); }
+  /// The embedding that the head is tied to, or its copy; null if this stage holds none.
+  const StageTensor* tied() const {
+    return tied_ < 0 ? nullptr : &tensors_[static_cast<size_t>(tied_)];
+  }
+  /// Whether this stage is first and last, and its head tied.
+  bool joins() const { return joins_; }
+
   /// Throws Error naming the tensor if this stage does not hold it.
   const StageTensor& Find(std::string_view name) const;
 
@@ -70,9 +85,22 @@ class StageLayout {
 
   std::vector<StageTensor> tensors_;
   int64_t size_ = 0;
+  int tied_ = -1;
+  bool joins_ = false;
 };
 
-/// Tensors of the whole network; global indices run from 0 to this.
+/// Adds the gradient of a tied head to that of the embedding where one stage holds both; else
+/// nothing. Once per batch, when all micro-batches of all copies of the stage are in.
+template <class Real>
+void JoinTied(const StageLayout& layout, Real* gradients) {
+  if (!layout.joins()) return;
+  const StageTensor& tied = *layout.tied();
+  Real* lookups = gradients + tied.offset;
+  const Real* heads = gradients + layout.size();
+  for (int64_t i = 0; i < tied.elements(); ++i) lookups[i] += heads[i];
+}
+
+/// Tensors of the whole network, copies not counted; global indices run from 0 to this.
 int TensorCount(const NetworkShape& shape);
 
 /// Writes all of `weights` (layout.size() elements): normal with deviation 0.02 for matrices,

@@ -5,47 +5,48 @@
 
 #include <cstdint>
 
-#include "runtime/network/gemm.h"
+#include "runtime/network/products.h"
 
 namespace pipelag {
 
 /// y = x · wᵀ.
 template <class Real>
-void LinearForward(int64_t rows, int64_t inputs, int64_t outputs, const Real* x, const Real* w,
-                   Real* y, int64_t ldy) {
-  Multiply<Real>(Transpose::kNo, Transpose::kYes, rows, outputs, inputs, 1, x, inputs, w, inputs, 0,
-                 y, ldy);
+void LinearForward(Products<Real>& by, int64_t rows, int64_t inputs, int64_t outputs, const Real* x,
+                   const Real* w, Real* y, int64_t ldy) {
+  by.Multiply(Transpose::kNo, Transpose::kYes, rows, outputs, inputs, x, inputs, w, inputs, 0, y,
+              ldy);
 }
 template <class Real>
-void LinearForward(int64_t rows, int64_t inputs, int64_t outputs, const Real* x, const Real* w,
-                   Real* y) {
-  LinearForward(rows, inputs, outputs, x, w, y, outputs);
+void LinearForward(Products<Real>& by, int64_t rows, int64_t inputs, int64_t outputs, const Real* x,
+                   const Real* w, Real* y) {
+  LinearForward(by, rows, inputs, outputs, x, w, y, outputs);
 }
 
 /// x_gradient = y_gradient · w, or added to `beta` times what is there.
 template <class Real>
-void LinearBackwardInput(int64_t rows, int64_t inputs, int64_t outputs, const Real* y_gradient,
-                         int64_t ldy, const Real* w, Real beta, Real* x_gradient) {
-  Multiply<Real>(Transpose::kNo, Transpose::kNo, rows, inputs, outputs, 1, y_gradient, ldy, w,
-                 inputs, beta, x_gradient, inputs);
+void LinearBackwardInput(Products<Real>& by, int64_t rows, int64_t inputs, int64_t outputs,
+                         const Real* y_gradient, int64_t ldy, const Real* w, Real beta,
+                         Real* x_gradient) {
+  by.Multiply(Transpose::kNo, Transpose::kNo, rows, inputs, outputs, y_gradient, ldy, w, inputs,
+              beta, x_gradient, inputs);
 }
 template <class Real>
-void LinearBackwardInput(int64_t rows, int64_t inputs, int64_t outputs, const Real* y_gradient,
-                         const Real* w, Real* x_gradient) {
-  LinearBackwardInput(rows, inputs, outputs, y_gradient, outputs, w, Real{0}, x_gradient);
+void LinearBackwardInput(Products<Real>& by, int64_t rows, int64_t inputs, int64_t outputs,
+                         const Real* y_gradient, const Real* w, Real* x_gradient) {
+  LinearBackwardInput(by, rows, inputs, outputs, y_gradient, outputs, w, Real{0}, x_gradient);
 }
 
 /// w_gradient += y_gradientᵀ · x.
 template <class Real>
-void LinearBackwardWeight(int64_t rows, int64_t inputs, int64_t outputs, const Real* y_gradient,
-                          int64_t ldy, const Real* x, Real* w_gradient) {
-  Multiply<Real>(Transpose::kYes, Transpose::kNo, outputs, inputs, rows, 1, y_gradient, ldy, x,
-                 inputs, 1, w_gradient, inputs);
+void LinearBackwardWeight(Products<Real>& by, int64_t rows, int64_t inputs, int64_t outputs,
+                          const Real* y_gradient, int64_t ldy, const Real* x, Real* w_gradient) {
+  by.Multiply(Transpose::kYes, Transpose::kNo, outputs, inputs, rows, y_gradient, ldy, x, inputs, 1,
+              w_gradient, inputs);
 }
 template <class Real>
-void LinearBackwardWeight(int64_t rows, int64_t inputs, int64_t outputs, const Real* y_gradient,
-                          const Real* x, Real* w_gradient) {
-  LinearBackwardWeight(rows, inputs, outputs, y_gradient, outputs, x, w_gradient);
+void LinearBackwardWeight(Products<Real>& by, int64_t rows, int64_t inputs, int64_t outputs,
+                          const Real* y_gradient, const Real* x, Real* w_gradient) {
+  LinearBackwardWeight(by, rows, inputs, outputs, y_gradient, outputs, x, w_gradient);
 }
 
 }  // namespace pipelag

@@ -22,7 +22,7 @@ T* Optional(T* buffer, int64_t offset) {
 
 template <class Real>
 StageNetwork<Real>::StageNetwork(const NetworkShape& shape, LayerRange range, int microbatch_size,
-                                 Recompute recompute)
+                                 Recompute recompute, ProductPrecision precision)
     : layout_(shape, range),
       recompute_(recompute),
       first_(range.first == 0),
@@ -32,7 +32,8 @@ StageNetwork<Real>::StageNetwork(const NetworkShape& shape, LayerRange range, in
       cols_(shape.hidden),
       rows_(batch_ * sequence_),
       vocabulary_(shape.vocabulary),
-      block_(shape, batch_),
+      products_(std::make_unique<Products<Real>>(precision)),
+      block_(shape, batch_, *products_),
       tensors_(FindTensors(layout_, shape, range)) {
   CHECK(microbatch_size >= 1);
   CHECK(recompute != Recompute::kAlternate);
@@ -198,7 +199,7 @@ void StageNetwork<Real>::FinalNorm(const Real* weights, const Real* stream,
 template <class Real>
 double StageNetwork<Real>::PredictTokens(const Real* weights, const Token* targets,
                                          const std::array<Real*, kHeadResults>& to) const {
-  LinearForward(rows_, cols_, vocabulary_, to[kFinalNorm], weights + tensors_.head,
+  LinearForward(*products_, rows_, cols_, vocabulary_, to[kFinalNorm], weights + tensors_.head,
                 to[kTokenProbabilities]);
   return CrossEntropyForward(rows_, vocabulary_, targets, to[kTokenProbabilities]);
 }
@@ -248,8 +249,8 @@ void StageNetwork<Real>::BackwardWeight(const Real* activation, const Token* tok
                                         const Real* kept, Real* gradients) {
   if (last_) {
     const auto from = ResolveAll<const Real>(halves_.head, activation, kept);
-    LinearBackwardWeight(rows_, cols_, vocabulary_, kept + kept_logits_, from[kFinalNorm],
-                         gradients + tensors_.head);
+    LinearBackwardWeight(*products_, rows_, cols_, vocabulary_, kept + kept_logits_,
+                         from[kFinalNorm], gradients + tensors_.head_gradient);
     block_.norm().BackwardWeight(kept + kept_final_norm_,
                                  StreamIn(tensors_.blocks.size(), activation), from[kFinalMean],
                                  from[kFinalDeviation], gradients + tensors_.final_gain,
@@ -275,9 +276,10 @@ void StageNetwork<Real>::HeadBackward(const Real* weights, const Real* activatio
   const auto from = RecoveredHead(whole_, weights, activation, targets, nullptr);
   Real* logits = wide_.data();
   CrossEntropyBackward(rows_, vocabulary_, from[kTokenProbabilities], targets, loss_scale, logits);
-  LinearBackwardWeight(rows_, cols_, vocabulary_, logits, from[kFinalNorm],
-                       gradients + tensors_.head);
-  LinearBackwardInput(rows_, cols_, vocabulary_, logits, weights + tensors_.head, narrow_.data());
+  LinearBackwardWeight(*products_, rows_, cols_, vocabulary_, logits, from[kFinalNorm],
+                       gradients + tensors_.head_gradient);
+  LinearBackwardInput(*products_, rows_, cols_, vocabulary_, logits, weights + tensors_.head,
+                      narrow_.data());
   std::fill(stream_gradient, stream_gradient + boundary_elements(), Real{0});
   block_.norm().Backward(narrow_.data(), StreamIn(tensors_.blocks.size(), activation),
                          weights + tensors_.final_gain, from[kFinalMean], from[kFinalDeviation],
@@ -292,8 +294,8 @@ void StageNetwork<Real>::HeadBackwardInput(const Real* weights, const Real* acti
   const auto from = RecoveredHead(halves_, weights, activation, targets, kept);
   CrossEntropyBackward(rows_, vocabulary_, from[kTokenProbabilities], targets, loss_scale,
                        kept + kept_logits_);
-  LinearBackwardInput(rows_, cols_, vocabulary_, kept + kept_logits_, weights + tensors_.head,
-                      kept + kept_final_norm_);
+  LinearBackwardInput(*products_, rows_, cols_, vocabulary_, kept + kept_logits_,
+                      weights + tensors_.head, kept + kept_final_norm_);
   std::fill(stream_gradient, stream_gradient + boundary_elements(), Real{0});
   block_.norm().BackwardInput(kept + kept_final_norm_, StreamIn(tensors_.blocks.size(), activation),
                               weights + tensors_.final_gain, from[kFinalMean],

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "models/network.h"
@@ -22,17 +23,19 @@ namespace pipelag {
 /// same micro-batch, or by its BackwardInput and BackwardWeight; slots, weights and gradients of
 /// different calls may differ. The object holds scratch only: one per rank, used by one thread at a
 /// time, after PrepareThread(); results do not depend on which. Nothing is allocated after
-/// construction. Boundary tensors are (B, T, C). Real is float or double (double is slow and meant
-/// for tests).
+/// construction but what products in bf16 are prepared with, once per shape. Boundary tensors are
+/// (B, T, C). Real is float or double (double is slow and meant for tests).
 template <class Real>
 class StageNetwork {
  public:
-  /// `range` is a non-empty part of the layers; B = `microbatch_size` ≥ 1. `recompute`, any but
+  /// `range` is a non-empty part of the layers; B = `microbatch_size` ≥ 1. `precision` is that of
+  /// the linear layers' products, all else is in Real. `recompute`, any but
   /// kAlternate, says what a slot does not hold and the backward computes again, to the last bit
   /// the same as long as it is given the weights of the forward. Throws Error for an ill-formed
   /// shape and for a vocabulary above kMostTokens.
   StageNetwork(const NetworkShape& shape, LayerRange range, int microbatch_size,
-               Recompute recompute = Recompute::kNone);
+               Recompute recompute = Recompute::kNone,
+               ProductPrecision precision = ProductPrecision::kFp32);
 
   const StageLayout& layout() const { return layout_; }
   bool first() const { return first_; }  ///< takes tokens
@@ -52,7 +55,8 @@ class StageNetwork {
   double Forward(const Real* weights, const Token* tokens, const Real* input, const Token* targets,
                  Real* activation, Real* output);
 
-  /// Adds the gradient of loss_scale · Σ token losses to `gradients` and writes that of the input
+  /// Adds the gradient of loss_scale · Σ token losses to `gradients` (layout().gradient_size()
+  /// elements) and writes that of the input
   /// to `input_gradient` (all but the first stage). `output_gradient` (all but the last stage)
   /// already carries the scale, so `loss_scale` is read by the last stage only: 1 / (B T m) yields
   /// the mean over a batch of m micro-batches. `weights` are those the gradient is taken at;
@@ -132,6 +136,7 @@ class StageNetwork {
   int64_t cols_;  ///< C
   int64_t rows_;  ///< B · T
   int64_t vocabulary_;
+  std::unique_ptr<Products<Real>> products_;  ///< stays where it is: blocks point to it
   NetworkBlock<Real> block_;
 
   StageTensors tensors_;

@@ -36,7 +36,13 @@ StageTensors FindTensors(const StageLayout& layout, const NetworkShape& shape, L
   }
   if (range.last == shape.layers) {
     norm(tensors.final_gain, tensors.final_shift);
-    take(tensors.head);
+    if (layout.joins()) {
+      tensors.head = tensors.token_table;
+      tensors.head_gradient = layout.size();
+    } else {
+      take(tensors.head);
+      tensors.head_gradient = tensors.head;
+    }
   }
   CHECK(next == layout.tensors().end());
   return tensors;

@@ -25,7 +25,8 @@ struct StageTensors {
   int64_t token_table = -1, position_table = -1;
   std::vector<BlockTensors> blocks;
   int64_t final_gain = -1, final_shift = -1;
-  int64_t head = -1;
+  int64_t head = -1;           ///< of a tied head on the stage of the embedding: the embedding
+  int64_t head_gradient = -1;  ///< in a buffer of gradients, see StageLayout::gradient_size
 };
 
 /// `layout` is that of `range` in a network of `shape`.

@@ -30,6 +30,7 @@ std::vector<double> SquaredNorms(const StageLayout& layout, const float* gradien
   std::vector<double> norms;
   norms.reserve(layout.tensors().size());
   for (const StageTensor& tensor : layout.tensors()) {
+    if (tensor.copy) continue;
     norms.push_back(SquaredNorm(tensor.elements(), gradients + tensor.offset));
   }
   return norms;

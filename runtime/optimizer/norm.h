@@ -13,7 +13,8 @@ namespace pipelag {
 /// Σ values² in double, in an order that depends on `elements` only.
 double SquaredNorm(int64_t elements, const float* values);
 
-/// Of each tensor of a stage, in the layout's order: the stage's part of the global list.
+/// Of each tensor of a stage but copies, in the layout's order: the stage's part of the global
+/// list.
 std::vector<double> SquaredNorms(const StageLayout& layout, const float* gradients);
 
 /// Of all gradients, from the squared norms of all tensors in global order, each once; they are

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "runtime/network/gemm.h"
+#include "runtime/optimizer/norm.h"
 #include "runtime/runnable.h"
 #include "runtime/summation.h"
 
@@ -148,12 +149,18 @@ EventPtr ProcessTransport::PostGradientSum(int group, const std::vector<Gradient
   }
   const int tag = static_cast<int>(program_.lanes().size()) + group;
   const auto sum = std::make_shared<Sum<float>>(rank_, root, tag, std::move(summands));
-  return link_.Begin(
-      [sum](Wire& wire) {
+  return BeginInOrder(
+      [sum, parts](Wire& wire) {
         PrepareThread();  // whichever thread comes to it adds them up
-        return sum->Advance(wire);
+        if (!sum->Advance(wire)) return false;
+        for (const GradientPart& part : parts) {
+          if (part.squared_norm == nullptr) continue;
+          *part.squared_norm =
+              SquaredNorm(static_cast<int64_t>(part.values.size()), part.values.data());
+        }
+        return true;
       },
-      WaitingForGroup(rank_, group));
+      group);
 }
 
 EventPtr ProcessTransport::PostAllReduce(int group, std::span<double> values,
@@ -173,8 +180,16 @@ EventPtr ProcessTransport::PostAllReduce(int group, std::span<double> values,
   }
   const int tag = static_cast<int>(program_.lanes().size()) + group;
   const auto sum = std::make_shared<Sum<double>>(rank_, ranks.front(), tag, std::move(summands));
-  return link_.Begin([sum](Wire& wire) { return sum->Advance(wire); },
-                     WaitingForGroup(rank_, group));
+  return BeginInOrder([sum](Wire& wire) { return sum->Advance(wire); }, group);
+}
+
+EventPtr ProcessTransport::BeginInOrder(ProcessLink::Advance advance, int group) {
+  last_collective_ = link_.Begin(
+      [before = last_collective_, advance = std::move(advance)](Wire& wire) {
+        return (before == nullptr || before->Happened()) && advance(wire);
+      },
+      WaitingForGroup(rank_, group));
+  return last_collective_;
 }
 
 }  // namespace pipelag

@@ -28,11 +28,15 @@ class ProcessTransport : public Transport {
   int free_tag() const { return free_tag_; }
 
  private:
+  /// Behind the collective before it.
+  EventPtr BeginInOrder(ProcessLink::Advance advance, int group);
+
   const Program& program_;
   ProcessLink& link_;
   int rank_;
   int free_tag_;
   std::vector<int64_t> posted_;  // halves of each lane
+  EventPtr last_collective_;
 };
 
 }  // namespace pipelag

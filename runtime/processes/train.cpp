@@ -73,6 +73,9 @@ class UntilDiverged : public Compute {
   std::span<float> GradientBuffer(int stage, int index) override {
     return inner_.GradientBuffer(stage, index);
   }
+  std::span<float> SharedGradient(int stage, int index) override {
+    return inner_.SharedGradient(stage, index);
+  }
   NormPlace NormsOf(int64_t step) override { return inner_.NormsOf(step); }
   EventPtr Start(const ComputeTask& task, std::span<const EventPtr> after) override {
     if (notes_.diverged() == Notes::kNever) {

@@ -118,6 +118,9 @@ class Broken : public Compute {
   std::span<float> GradientBuffer(int stage, int index) override {
     return inner_.GradientBuffer(stage, index);
   }
+  std::span<float> SharedGradient(int stage, int index) override {
+    return inner_.SharedGradient(stage, index);
+  }
   EventPtr Start(const ComputeTask&, std::span<const EventPtr>) override {
     throw Error("the device is broken");
   }

@@ -100,6 +100,9 @@ class NormWatch : public Compute, public Transport {
   std::span<float> GradientBuffer(int stage, int index) override {
     return inner_.compute->GradientBuffer(stage, index);
   }
+  std::span<float> SharedGradient(int stage, int index) override {
+    return inner_.compute->SharedGradient(stage, index);
+  }
   EventPtr Start(const ComputeTask& task, std::span<const EventPtr> after) override {
     if (HasMicrobatch(task.action.kind)) ++started_;
     if (task.action.kind == ActionKind::kUpdate) {
@@ -166,6 +169,9 @@ class FailingCompute : public Compute {
   }
   std::span<float> GradientBuffer(int stage, int index) override {
     return inner_.GradientBuffer(stage, index);
+  }
+  std::span<float> SharedGradient(int stage, int index) override {
+    return inner_.SharedGradient(stage, index);
   }
   EventPtr Start(const ComputeTask& task, std::span<const EventPtr> after) override {
     if (countdown_-- == 0) {

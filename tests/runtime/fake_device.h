@@ -132,6 +132,9 @@ class FakeDevice : public Compute, public Transport {
   std::span<float> GradientBuffer(int stage, int index) override {
     return inner_.compute->GradientBuffer(stage, index);
   }
+  std::span<float> SharedGradient(int stage, int index) override {
+    return inner_.compute->SharedGradient(stage, index);
+  }
   EventPtr Start(const ComputeTask& task, std::span<const EventPtr> after) override {
     return compute_.Push(after, [this, task] { return inner_.compute->Start(task, {}); });
   }
@@ -142,18 +145,20 @@ class FakeDevice : public Compute, public Transport {
   }
   EventPtr PostGradientSum(int group, const std::vector<GradientPart>& parts,
                            std::span<const EventPtr> after) override {
-    return QueueOf(-1 - group).Push(after, [this, group, parts] {
+    return QueueOf(kReduceLane).Push(after, [this, group, parts] {
       return inner_.transport->PostGradientSum(group, parts, {});
     });
   }
   EventPtr PostAllReduce(int group, std::span<double> values,
                          std::span<const EventPtr> after) override {
-    return QueueOf(-1 - group).Push(after, [this, group, values] {
+    return QueueOf(kReduceLane).Push(after, [this, group, values] {
       return inner_.transport->PostAllReduce(group, values, {});
     });
   }
 
  private:
+  static constexpr int kReduceLane = -1;
+
   LateQueue& QueueOf(int lane) {
     std::unique_ptr<LateQueue>& queue = lanes_[lane];
     if (!queue) {

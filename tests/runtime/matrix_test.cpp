@@ -420,6 +420,9 @@ class SpoilWatch : public Compute {
   std::span<float> GradientBuffer(int stage, int index) override {
     return inner_.GradientBuffer(stage, index);
   }
+  std::span<float> SharedGradient(int stage, int index) override {
+    return inner_.SharedGradient(stage, index);
+  }
   EventPtr Start(const ComputeTask& task, std::span<const EventPtr> after) override {
     const EventPtr event = inner_.Start(task, after);
     if (task.input != nullptr && std::isnan(*reinterpret_cast<const float*>(task.input))) {

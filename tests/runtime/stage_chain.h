@@ -13,15 +13,16 @@ namespace pipelag {
 template <class Real>
 struct StageChain {
   StageChain(const NetworkShape& shape, int stages, int microbatch_size, uint64_t seed = 1,
-             Recompute recompute = Recompute::kNone) {
+             Recompute recompute = Recompute::kNone,
+             ProductPrecision precision = ProductPrecision::kFp32) {
     PrepareThread();
     for (const LayerRange& range : SplitLayers(shape.layers, stages)) {
-      networks.emplace_back(shape, range, microbatch_size, recompute);
+      networks.emplace_back(shape, range, microbatch_size, recompute, precision);
       const StageLayout& layout = networks.back().layout();
       std::vector<float> initial(static_cast<size_t>(layout.size()));
       InitialiseWeights(layout, shape, seed, initial.data());
       weights.emplace_back(initial.begin(), initial.end());
-      gradients.emplace_back(initial.size(), Real{0});
+      gradients.emplace_back(static_cast<size_t>(layout.gradient_size()), Real{0});
       activations.emplace_back(static_cast<size_t>(networks.back().activation_elements()));
       inputs.emplace_back(static_cast<size_t>(networks.back().boundary_elements()));
       input_gradients.emplace_back(inputs.back().size());
