@@ -79,6 +79,16 @@ T* KernelCase::Changed(std::string of, const std::vector<float>& before,
   return at;
 }
 
+void KernelCase::Same(std::string of, const void* a, const void* b) {
+  const auto find = [&](const void* at) {
+    const auto found = std::find_if(buffers_.begin(), buffers_.end(),
+                                    [&](const Buffer& buffer) { return buffer.at.get() == at; });
+    CHECK(found != buffers_.end());
+    return &*found;
+  };
+  pairs_.push_back({std::move(of), find(a), find(b)});
+}
+
 void KernelCase::Prepare() {
   for (const Buffer& buffer : buffers_) {
     memory_->Write(buffer.before.data(), buffer.before.size(), buffer.at.get());
@@ -108,6 +118,10 @@ std::vector<Deviation> KernelCase::Compare() const {
       if (!(difference <= error)) error = difference;
     }
     deviations.push_back({expected.of, largest > 0 ? error / largest : error, expected.tolerance});
+  }
+  for (const Pair& pair : pairs_) {
+    const bool same = Contents(*pair.a) == Contents(*pair.b);
+    deviations.push_back({pair.of, same ? 0.0 : 1.0, 0});
   }
   return deviations;
 }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -55,6 +56,9 @@ class KernelCase {
   T* Changed(std::string of, const std::vector<float>& before, std::vector<double> expected,
              double tolerance);
 
+  /// Two buffers that are to be the same to the last bit after the launch.
+  void Same(std::string of, const void* a, const void* b);
+
   void* Scratch(size_t bytes) { return Add(std::vector<std::byte>(bytes).data(), bytes); }
 
   /// Enqueues the kernel.
@@ -82,6 +86,12 @@ class KernelCase {
     double tolerance;
   };
 
+  struct Pair {
+    std::string of;
+    const Buffer* a;
+    const Buffer* b;
+  };
+
   std::byte* Add(const void* before, size_t bytes);
   template <class T>
   void Expect(std::string of, std::vector<double> expected, double tolerance);
@@ -89,8 +99,9 @@ class KernelCase {
 
   KernelMemory* memory_;
   bool compared_;
-  std::vector<Buffer> buffers_;
+  std::deque<Buffer> buffers_;  ///< stay where they are
   std::vector<Expected> expected_;
+  std::vector<Pair> pairs_;
 };
 
 struct NamedCase {

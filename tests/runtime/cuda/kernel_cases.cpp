@@ -4,6 +4,7 @@
 #include "tests/runtime/cuda/attention_cases.h"
 #include "tests/runtime/cuda/buffer_cases.h"
 #include "tests/runtime/cuda/elementwise_cases.h"
+#include "tests/runtime/cuda/fused_cases.h"
 #include "tests/runtime/cuda/kernel_case.h"
 #include "tests/runtime/cuda/norm_cases.h"
 #include "tests/runtime/cuda/token_cases.h"
@@ -115,6 +116,11 @@ void AddSmall(CaseList& list, const char* type) {
   AddElementwise<T>(list, type, {1, 1, 1, false});
   AddElementwise<T>(list, type, {70, 264, 280, true});
   AddElementwise<T>(list, type, {70, 264, 264, false});
+  list.Add(Name("FusedNorm", type, "70x264"), FusedNormCase<T>,
+           NormSize{NormChoice::kLayer, 70, 264, true});
+  list.Add(Name("FusedNorm", type, "9x35"), FusedNormCase<T>,
+           NormSize{NormChoice::kRms, 9, 35, false});
+  list.Add(Name("FusedGelu", type, "70x264"), FusedGeluCase<T>, MatrixSize{70, 264, 264, true});
   list.Add(Name("AddColumnSums", type, "1100x9"), ColumnSumsCase<T>, MatrixSize{1100, 9, 9, true});
   AddRotation<T>(list, type, {2, 5, 3, 16, 1});
   AddRotation<T>(list, type, {1, 7, 2, 6, -1});
