@@ -26,7 +26,9 @@ struct DeviceStageOptions {
   NetworkShape shape;
   LayerRange range;
   int microbatch_size = 8;
-  Recompute recompute = Recompute::kNone;  ///< any but kAlternate
+  /// Any but kAlternate. Changes no bit, but for one case: in bf16 the library may take GELU of
+  /// what it has not rounded yet, unless kSelective has to take it again of what was kept.
+  Recompute recompute = Recompute::kNone;
   StagePrecision precision = StagePrecision::kBfloat16;
   OptimizerOptions optimizer;
   CorrectionOptions correction;
