@@ -33,6 +33,7 @@ struct DeviceSummand {
   int rank = 0;
   std::span<double> values;
   std::span<float> gradients;
+  double* squared_norm = nullptr;  // of the sum of the gradients
 };
 
 struct DeviceRound {
@@ -42,9 +43,11 @@ struct DeviceRound {
 };
 
 struct DeviceMeeting {
-  explicit DeviceMeeting(TimedStream of_group) : stream(std::move(of_group)) {}
+  explicit DeviceMeeting(TimedStream of_group)
+      : stream(std::move(of_group)), norm(stream.device(), sizeof(double)) {}
 
   TimedStream stream;
+  DeviceMemory norm;
   std::mutex mutex;
   size_t members = 0;           // ranks
   std::vector<int64_t> posted;  // by rank
@@ -99,13 +102,14 @@ class DeviceHubEnd : public Transport {
   EventPtr PostGradientSum(int group, const std::vector<GradientPart>& parts,
                            std::span<const EventPtr> after) override {
     std::vector<DeviceSummand> mine;
-    for (const GradientPart& part : parts) mine.push_back({part.stage, rank_, {}, part.values});
+    for (const GradientPart& part : parts)
+      mine.push_back({part.stage, rank_, {}, part.values, part.squared_norm});
     return Meet(group, std::move(mine), after);
   }
 
   EventPtr PostAllReduce(int group, std::span<double> values,
                          std::span<const EventPtr> after) override {
-    return Meet(group, {{rank_, rank_, values, {}}}, after);
+    return Meet(group, {{rank_, rank_, values, {}, nullptr}}, after);
   }
 
  private:
@@ -146,6 +150,8 @@ class DeviceHubEnd : public Transport {
     round.summands.insert(round.summands.end(), mine.begin(), mine.end());
     round.events.push_back(event);
     round.after.insert(round.after.end(), after.begin(), after.end());
+    if (last_) round.after.push_back(last_);  // one after the other
+    last_ = event;
     if (round.events.size() < meeting.members) return event;
     // The last member to come has it done; rounds are completed in order since every member's
     // earlier round came before.
@@ -154,10 +160,11 @@ class DeviceHubEnd : public Transport {
     ComputeDevice& device = meeting.stream.device();
     for (const EventPtr& one : round.after) MakeFollow(device, meeting.stream.get(), one);
     const auto stretch = std::make_shared<Stretch>(meeting.stream);
-    // Copies of one slice are added first, see Transport.
-    const auto copies = static_cast<size_t>(state_.program.schedule().streams);
-    Sum(meeting, round, &DeviceSummand::values, 1);
-    Sum(meeting, round, &DeviceSummand::gradients, copies);
+    Sum(meeting, round, &DeviceSummand::values, round.summands.size());
+    Sum(meeting, round, &DeviceSummand::gradients, round.summands.size());
+    for (const DeviceSummand& one : round.summands) {
+      if (one.squared_norm != nullptr) TakeNorm(meeting, round, one.squared_norm);
+    }
     stretch->End();
     for (const auto& one : round.events) one->Issue(stretch, round.after);
     meeting.rounds.pop_front();
@@ -183,6 +190,16 @@ class DeviceHubEnd : public Transport {
       meeting.stream.device().Copy(meeting.stream.get(), (round.summands[k].*of).data(), sum.data(),
                                    sum.size_bytes());
     }
+  }
+
+  /// Of the sum of the gradients, to memory of any device.
+  void TakeNorm(DeviceMeeting& meeting, const DeviceRound& round, double* norm) {
+    ComputeDevice& device = meeting.stream.device();
+    const std::span<float> sum = round.summands.front().gradients;
+    CHECK(&state_.clocks[static_cast<size_t>(round.summands.front().rank)]->device() == &device);
+    auto* const own = reinterpret_cast<double*>(meeting.norm.get());
+    device.SquaredNorm(meeting.stream.get(), sum.data(), static_cast<int64_t>(sum.size()), own);
+    device.Copy(meeting.stream.get(), norm, own, sizeof(double));
   }
 
   /// Summand `k` to summand `to`. Kernels write to the group's own device only, so a sum that
@@ -223,6 +240,7 @@ class DeviceHubEnd : public Transport {
 
   DeviceHub::State& state_;
   int rank_;
+  EventPtr last_;  // the collective posted last
 };
 
 }  // namespace
@@ -240,7 +258,9 @@ DeviceHub::DeviceHub(const Program& program, const RunControl& control,
   for (const CollectiveGroup& group : schedule.groups) {
     const std::vector<int> ranks = RanksOf(schedule, group);
     int first = ranks.front();
-    if (group.purpose == CollectiveGroup::Purpose::kWeights) {
+    const bool by_stage = group.purpose == CollectiveGroup::Purpose::kWeights ||
+                          group.purpose == CollectiveGroup::Purpose::kShared;
+    if (by_stage) {
       const int stage = *std::min_element(group.stages.begin(), group.stages.end());
       first = schedule.placement[static_cast<size_t>(stage)];
     }

@@ -100,13 +100,16 @@ EventPtr NcclTransport::PostGradientSum(int group, const std::vector<GradientPar
   for (auto& [rank, of_rank] : members) {
     std::sort(of_rank.places.begin(), of_rank.places.end());
     if (rank == rank_) {
-      for (const GradientPart& part : parts) of_rank.own.push_back(part.values.data());
+      for (const GradientPart& part : parts) {
+        of_rank.own.push_back(part.values.data());
+        of_rank.squared_norms.push_back(part.squared_norm);
+      }
       CHECK(of_rank.own.size() == of_rank.places.size());
     }
     ordered.push_back(std::move(of_rank));
   }
-  const auto copies = static_cast<size_t>(schedule.streams);  // of one slice, added first
-  return Sum(group, std::move(ordered), parts.front().values.size(), copies, after);
+  const size_t all = schedule.groups[static_cast<size_t>(group)].stages.size();
+  return Sum(group, std::move(ordered), parts.front().values.size(), all, after);
 }
 
 EventPtr NcclTransport::PostAllReduce(int group, std::span<double> values,
@@ -114,7 +117,7 @@ EventPtr NcclTransport::PostAllReduce(int group, std::span<double> values,
   const Schedule& schedule = program_.schedule();
   std::vector<SummandsOf<double>> members;
   for (const int rank : RanksOf(schedule, schedule.groups[static_cast<size_t>(group)])) {
-    members.push_back({rank, {rank}, {}});
+    members.push_back({rank, {rank}, {}, {}});
     if (rank != rank_) continue;
     // Where there is nothing to add, a rank still hears of all others.
     members.back().own = {values.empty()
@@ -142,11 +145,13 @@ EventPtr NcclTransport::Sum(int group, std::vector<SummandsOf<Value>> members, s
   if (alone && !alone_.contains(number)) alone_.emplace(number, TimedStream(clock_, true));
   const TimedStream& stream = alone ? alone_.at(number) : communicators_.stream(number);
   for (const EventPtr& one : after) MakeFollow(clock_.device(), stream.get(), one);
+  if (last_) MakeFollow(clock_.device(), stream.get(), last_);  // one after the other
   const auto event = std::make_shared<DeviceEvent>(control_, WaitingForGroup(rank_, group));
   const auto stretch = std::make_shared<Stretch>(stream);
   Enqueue(number, stream, members, count, together);
   stretch->End();
   event->Issue(stretch, {after.begin(), after.end()});
+  last_ = event;
   return event;
 }
 
@@ -192,6 +197,12 @@ void NcclTransport::Enqueue(int number, const TimedStream& stream,
   PostInRounds(number, spread, 2);
   for (size_t k = 1; k < own.size(); ++k) {
     device.Copy(stream.get(), own[k], own.front(), count * sizeof(Value));
+  }
+  if constexpr (std::is_same_v<Value, float>) {
+    for (double* norm : members[me].squared_norms) {
+      if (norm == nullptr) continue;
+      device.SquaredNorm(stream.get(), own.front(), static_cast<int64_t>(count), norm);
+    }
   }
 }
 
