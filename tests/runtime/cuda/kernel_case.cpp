@@ -138,9 +138,13 @@ std::vector<std::byte> KernelCase::Bits() const {
 std::vector<float> Normal(int64_t count, uint64_t seed, double deviation) {
   constexpr size_t kPeriod = 65536;
   std::vector<float> values(Size(count));
-  for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = i < kPeriod ? static_cast<float>(deviation * StandardNormal(RandomBits(seed, i)))
-                            : values[i - kPeriod];
+  const size_t first = std::min(values.size(), kPeriod);
+  for (size_t i = 0; i < first; ++i) {
+    values[i] = static_cast<float>(deviation * StandardNormal(RandomBits(seed, i)));
+  }
+  for (size_t i = first; i < values.size(); i += kPeriod) {
+    std::copy_n(values.begin(), std::min(kPeriod, values.size() - i),
+                values.begin() + static_cast<int64_t>(i));
   }
   return values;
 }

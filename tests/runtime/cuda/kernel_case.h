@@ -24,6 +24,10 @@ class KernelMemory {
   virtual void Read(const void* from, size_t bytes, void* to) = 0;
 };
 
+inline std::vector<double> Doubles(const std::vector<float>& values) {
+  return {values.begin(), values.end()};
+}
+
 /// How far a result lies from what was expected, relative to the largest number expected.
 struct Deviation {
   std::string of;
@@ -37,6 +41,11 @@ class KernelCase {
   KernelCase(KernelMemory& memory, bool compared) : memory_(&memory), compared_(compared) {}
 
   bool compared() const { return compared_; }
+
+  /// What is expected, or nothing.
+  std::vector<double> Wide(const std::vector<float>& values) const {
+    return compared_ ? Doubles(values) : std::vector<double>();
+  }
 
   /// Numbers that the kernel reads, rounded to T where T is Bfloat16.
   template <class T>
@@ -122,10 +131,6 @@ template <class T>
 std::vector<float> Rounded(std::vector<float> values) {
   for (float& value : values) value = ToFloat(FromFloat<T>(value));
   return values;
-}
-
-inline std::vector<double> Doubles(const std::vector<float>& values) {
-  return {values.begin(), values.end()};
 }
 
 inline size_t Size(int64_t count) { return static_cast<size_t>(count); }
