@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "models/schedule/one_rank.h"
-#include "runtime/cpu/threads.h"
 #include "runtime/runnable.h"
 #include "sim/simulator.h"
 #include "traces/calibrate.h"
@@ -60,12 +59,12 @@ Prediction::Prediction(const Arguments& arguments, const std::vector<Series>& al
 }
 
 void Prediction::MeasureAlone(const Form& form, int64_t steps, const TrainingOptions& options,
-                              const Corpus& corpus) {
+                              const Corpus& corpus, const Gpus& gpus) {
   const Program program(OnOneRank(form.first, microbatches_, form.second), steps);
   TrainingOptions own = options;
   own.clip_norm.reset();  // what it costs shows in the run predicted from
   own.validation_microbatches = 1;
-  traces_[form].push_back(TrainOnThreads(program, own, corpus).trace);
+  traces_[form].push_back(TrainInProcess(program, own, corpus, gpus).trace);
 }
 
 Costs Prediction::Predict(std::vector<Series>& all, int64_t warm_up) const {

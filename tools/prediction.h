@@ -8,6 +8,7 @@
 
 #include "runtime/training.h"
 #include "tools/arguments.h"
+#include "tools/train_once.h"
 #include "tools/trained_series.h"
 
 namespace pipelag {
@@ -28,7 +29,7 @@ class Prediction {
   const std::vector<Form>& alone() const { return alone_; }
   /// One more run of stages alone.
   void MeasureAlone(const Form& form, int64_t steps, const TrainingOptions& options,
-                    const Corpus& corpus);
+                    const Corpus& corpus, const Gpus& gpus);
   /// Simulates every series, and returns the times of the one predicted from.
   Costs Predict(std::vector<Series>& all, int64_t warm_up) const;
 

@@ -167,7 +167,7 @@ int RunReal(const Arguments& arguments, std::string_view backend, Wire* wire, co
     if (!prediction) continue;
     for (const Prediction::Form& form : prediction->alone()) {
       prediction->MeasureAlone(form, std::min(length.steps(), warm_up + kStepsAlone),
-                               TrainingOf(arguments, form.first, length.last), corpus);
+                               TrainingOf(arguments, form.first, length.last), corpus, gpus);
     }
   }
   if (wire != nullptr && wire->rank() != 0) return 0;

@@ -36,13 +36,6 @@ std::string GoodCheckpoint(const CheckpointWriter* writer, int64_t diverged_at) 
   return fmt::format("; the last good checkpoint is {}", (folder / StepFolderName(step)).string());
 }
 
-TrainingResult OnThreads(const Program& program, const TrainingOptions& options,
-                         const Corpus& corpus, const Gpus& gpus) {
-  if (!gpus.backend) return TrainOnThreads(program, options, corpus);
-  return TrainOnThreads(program, ValidatedOnDevice(options, *gpus.backend, gpus.run, corpus),
-                        corpus, OnDevices(*gpus.backend, gpus.run), {});
-}
-
 std::optional<ProcessesResult> OnProcesses(const Program& program, const TrainingOptions& options,
                                            const Corpus& corpus, Wire& wire, const Gpus& gpus) {
   if (!gpus.backend) return TrainOnProcesses(program, options, corpus, wire);
@@ -52,6 +45,13 @@ std::optional<ProcessesResult> OnProcesses(const Program& program, const Trainin
 }
 
 }  // namespace
+
+TrainingResult TrainInProcess(const Program& program, const TrainingOptions& options,
+                              const Corpus& corpus, const Gpus& gpus) {
+  if (!gpus.backend) return TrainOnThreads(program, options, corpus);
+  return TrainOnThreads(program, ValidatedOnDevice(options, *gpus.backend, gpus.run, corpus),
+                        corpus, OnDevices(*gpus.backend, gpus.run), {});
+}
 
 Length LengthOf(const Arguments& arguments, const CheckpointPlan& plan, int64_t otherwise) {
   const Length length{plan.first_step(), arguments.CountOr("steps", otherwise)};
@@ -89,7 +89,7 @@ std::optional<TrainingResult> TrainOnce(const Program* program, const SerialPlan
     if (program == nullptr) {
       result = TrainSerially(plan, options, corpus);
     } else if (processes.wire == nullptr) {
-      result = OnThreads(*program, options, corpus, gpus);
+      result = TrainInProcess(*program, options, corpus, gpus);
     } else if (auto of_all = OnProcesses(*program, options, corpus, *processes.wire, gpus)) {
       result = std::move(of_all->training);
       processes.clocks = std::move(of_all->clocks);

@@ -46,6 +46,10 @@ struct Gpus {
   int local_rank = 0;  ///< of ranks that are processes
 };
 
+/// Trains under `program` on threads, or with their ranks on GPUs.
+TrainingResult TrainInProcess(const Program& program, const TrainingOptions& options,
+                              const Corpus& corpus, const Gpus& gpus);
+
 /// Trains for the steps of `plan`: under `program`, on threads or as one of `processes` if there
 /// are any, or serially if it is null. What to say about it goes to stderr. Nothing on processes
 /// other than rank 0.
