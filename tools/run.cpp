@@ -131,10 +131,7 @@ int RunReal(const Arguments& arguments, std::string_view backend, Wire* wire, co
   }
   const TrainingOptions options =
       TrainingOf(arguments, static_cast<int>(plans.front().stages.size()), length.last);
-  if (gpus.backend) {
-    CheckDeviceShape(options.shape);
-    CheckDeviceOptimizer(options.optimizer, options.correction);
-  }
+  if (gpus.backend) CheckDeviceOptimizer(options.optimizer, options.correction);
   const Corpus corpus = CorpusOf(arguments, options);
   if (!folder.empty()) {
     std::filesystem::create_directories(folder);

@@ -25,10 +25,13 @@ void Expect(cublasStatus_t status, const char* what) {
 template <class Real>
 constexpr cudaDataType_t kTypeOf = std::is_same_v<Real, Bfloat16> ? CUDA_R_16BF : CUDA_R_32F;
 
-/// Bytes to which an address is a multiple, up to what the library cares about.
+/// Bytes of which an address is a multiple, up to what every tensor has in every partition: else
+/// the choice of an algorithm, and with it the last bits, would depend on where in its stage one
+/// lies.
 uint32_t AlignmentOf(const void* pointer) {
+  constexpr uint32_t kMost = 16;
   const auto address = reinterpret_cast<uintptr_t>(pointer);
-  return address == 0 ? 256u : std::min(256u, 1u << std::min(8, std::countr_zero(address)));
+  return address == 0 ? kMost : std::min(kMost, 1u << std::min(8, std::countr_zero(address)));
 }
 
 /// All that the choice of an algorithm may depend on.
@@ -88,14 +91,19 @@ cublasLtEpilogue_t EpilogueOf(Epilogue epilogue) {
   CHECK(false);
 }
 
+struct Destroy {
+  void operator()(cublasLtMatmulDesc_t it) const { cublasLtMatmulDescDestroy(it); }
+  void operator()(cublasLtMatrixLayout_t it) const { cublasLtMatrixLayoutDestroy(it); }
+  void operator()(cublasLtMatmulPreference_t it) const { cublasLtMatmulPreferenceDestroy(it); }
+};
+template <class Handle>
+using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy>;
+
 /// The library's matrices are column-major: what it is given are the transposes, dᵀ = op(b)ᵀ ·
 /// op(a)ᵀ, whose memory is the same.
 class Plan {
  public:
   Plan(cublasLtHandle_t handle, const PlanKey& key, const void* bias, const void* aux);
-  ~Plan();
-  Plan(const Plan&) = delete;
-  Plan& operator=(const Plan&) = delete;
 
   bool found() const { return found_; }
   template <class In, class Out>
@@ -105,52 +113,47 @@ class Plan {
  private:
   template <class Value>
   void Set(cublasLtMatmulDescAttributes_t attribute, const Value& value) {
-    Expect(cublasLtMatmulDescSetAttribute(product_, attribute, &value, sizeof value),
+    Expect(cublasLtMatmulDescSetAttribute(product_.get(), attribute, &value, sizeof value),
            "describe a product");
   }
   void Describe(const PlanKey& key, const void* bias, const void* aux);
   void Search(cublasLtHandle_t handle, const PlanKey& key);
 
-  cublasLtMatmulDesc_t product_ = nullptr;
-  cublasLtMatrixLayout_t left_ = nullptr;
-  cublasLtMatrixLayout_t right_ = nullptr;
-  cublasLtMatrixLayout_t summand_ = nullptr;
-  cublasLtMatrixLayout_t result_ = nullptr;
+  Owned<cublasLtMatmulDesc_t> product_;
+  Owned<cublasLtMatrixLayout_t> left_;
+  Owned<cublasLtMatrixLayout_t> right_;
+  Owned<cublasLtMatrixLayout_t> summand_;
+  Owned<cublasLtMatrixLayout_t> result_;
   cublasLtMatmulAlgo_t algorithm_ = {};
   size_t workspace_bytes_ = 0;
   bool found_ = false;
 };
 
 Plan::Plan(cublasLtHandle_t handle, const PlanKey& key, const void* bias, const void* aux) {
-  const auto layout = [](cublasLtMatrixLayout_t& made, cudaDataType_t type, int64_t rows,
-                         int64_t cols, int64_t ld) {
+  const auto layout = [](cudaDataType_t type, int64_t rows, int64_t cols, int64_t ld) {
+    cublasLtMatrixLayout_t made = nullptr;
     Expect(cublasLtMatrixLayoutCreate(&made, type, static_cast<uint64_t>(cols),
                                       static_cast<uint64_t>(rows), ld),
            "describe a matrix");
+    return Owned<cublasLtMatrixLayout_t>(made);
   };
   const bool flip_a = key.transpose_a == Transpose::kYes;
   const bool flip_b = key.transpose_b == Transpose::kYes;
-  layout(left_, key.in, flip_b ? key.n : key.k, flip_b ? key.k : key.n, key.ldb);
-  layout(right_, key.in, flip_a ? key.k : key.m, flip_a ? key.m : key.k, key.lda);
-  layout(summand_, key.out, key.m, key.n, key.ldd);
-  layout(result_, key.out, key.m, key.n, key.ldd);
+  left_ = layout(key.in, flip_b ? key.n : key.k, flip_b ? key.k : key.n, key.ldb);
+  right_ = layout(key.in, flip_a ? key.k : key.m, flip_a ? key.m : key.k, key.lda);
+  summand_ = layout(key.out, key.m, key.n, key.ldd);
+  result_ = layout(key.out, key.m, key.n, key.ldd);
   Describe(key, bias, aux);
   Search(handle, key);
-}
-
-Plan::~Plan() {
-  cublasLtMatrixLayoutDestroy(result_);
-  cublasLtMatrixLayoutDestroy(summand_);
-  cublasLtMatrixLayoutDestroy(right_);
-  cublasLtMatrixLayoutDestroy(left_);
-  cublasLtMatmulDescDestroy(product_);
 }
 
 void Plan::Describe(const PlanKey& key, const void* bias, const void* aux) {
   // Pedantic: whatever the environment allows the library, fp32 stays fp32.
   const cublasComputeType_t compute =
       key.in == CUDA_R_32F ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_32F;
-  Expect(cublasLtMatmulDescCreate(&product_, compute, CUDA_R_32F), "describe a product");
+  cublasLtMatmulDesc_t product = nullptr;
+  Expect(cublasLtMatmulDescCreate(&product, compute, CUDA_R_32F), "describe a product");
+  product_.reset(product);
   const auto flip = [](Transpose transpose) {
     return transpose == Transpose::kYes ? CUBLAS_OP_T : CUBLAS_OP_N;
   };
@@ -166,10 +169,11 @@ void Plan::Describe(const PlanKey& key, const void* bias, const void* aux) {
 }
 
 void Plan::Search(cublasLtHandle_t handle, const PlanKey& key) {
-  cublasLtMatmulPreference_t preference = nullptr;
-  Expect(cublasLtMatmulPreferenceCreate(&preference), "describe a preference");
+  cublasLtMatmulPreference_t made = nullptr;
+  Expect(cublasLtMatmulPreferenceCreate(&made), "describe a preference");
+  const Owned<cublasLtMatmulPreference_t> preference(made);
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
-    Expect(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value),
+    Expect(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value),
            "describe a preference");
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
@@ -183,8 +187,8 @@ void Plan::Search(cublasLtHandle_t handle, const PlanKey& key) {
   cublasLtMatmulHeuristicResult_t result = {};
   int results = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-      handle, product_, left_, right_, summand_, result_, preference, 1, &result, &results);
-  cublasLtMatmulPreferenceDestroy(preference);
+      handle, product_.get(), left_.get(), right_.get(), summand_.get(), result_.get(),
+      preference.get(), 1, &result, &results);
   found_ = status == CUBLAS_STATUS_SUCCESS && results > 0 && result.state == CUBLAS_STATUS_SUCCESS;
   if (!found_) return;
   algorithm_ = result.algo;
@@ -199,10 +203,11 @@ void Plan::Run(cublasLtHandle_t handle, const Product<In, Out>& product, void* w
   if (bias != nullptr) Set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
   if (product.aux != nullptr) Set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, product.aux);
   const Out* summand = product.beta != 0 ? product.c : product.d;
-  Expect(cublasLtMatmul(handle, product_, &product.alpha, product.b, left_, product.a, right_,
-                        &product.beta, summand, summand_, product.d, result_, &algorithm_,
-                        workspace, workspace_bytes_, static_cast<cudaStream_t>(stream)),
-         "multiply matrices");
+  Expect(
+      cublasLtMatmul(handle, product_.get(), &product.alpha, product.b, left_.get(), product.a,
+                     right_.get(), &product.beta, summand, summand_.get(), product.d, result_.get(),
+                     &algorithm_, workspace, workspace_bytes_, static_cast<cudaStream_t>(stream)),
+      "multiply matrices");
 }
 
 class CublasProducts : public Products {

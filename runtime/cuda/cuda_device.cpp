@@ -7,7 +7,8 @@
 #include <thread>
 
 #include "models/error.h"
-#include "runtime/cuda/sums.h"
+#include "runtime/cuda/kernels/buffers.h"
+#include "runtime/cuda/kernels/sums.h"
 
 namespace pipelag::cuda {
 namespace {
@@ -156,6 +157,29 @@ void CudaDevice::Add(Stream stream, float* sum, const float* summand, int64_t co
 void CudaDevice::Add(Stream stream, double* sum, const double* summand, int64_t count) {
   MakeCurrent();
   cuda::Add(stream, sum, summand, count);
+}
+
+void CudaDevice::SquaredNorm(Stream stream, const float* values, int64_t count, double* norm) {
+  MakeCurrent();
+  const TensorSpan whole{0, count};
+  const NormPlan plan = PlanNorms({&whole, 1});
+  const size_t piece_bytes = plan.pieces.size() * sizeof(TensorSpan);
+  const size_t first_bytes = plan.first_pieces.size() * sizeof(int64_t);
+  DeviceMemory* memory = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    memory = &norm_plans_[{StreamOf(stream), count}];
+  }
+  if (memory->get() == nullptr) {
+    *memory = DeviceMemory(*this, piece_bytes + first_bytes + plan.pieces.size() * sizeof(double));
+    // From ordinary memory: the calls have read it when they return.
+    Copy(stream, memory->get(), plan.pieces.data(), piece_bytes);
+    Copy(stream, memory->get() + piece_bytes, plan.first_pieces.data(), first_bytes);
+  }
+  SquaredNorms(stream, 1, static_cast<int64_t>(plan.pieces.size()),
+               reinterpret_cast<const TensorSpan*>(memory->get()),
+               reinterpret_cast<const int64_t*>(memory->get() + piece_bytes), values,
+               reinterpret_cast<double*>(memory->get() + piece_bytes + first_bytes), norm);
 }
 
 bool CudaDevice::Reaches(const ComputeDevice& other) const {

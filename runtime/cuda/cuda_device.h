@@ -3,9 +3,11 @@
 
 #include <cuda_runtime_api.h>
 
+#include <map>
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "runtime/device/device.h"
 
@@ -34,6 +36,7 @@ class CudaDevice : public ComputeDevice {
   void Fill(Stream stream, void* at, uint8_t byte, size_t bytes) override;
   void Add(Stream stream, float* sum, const float* summand, int64_t count) override;
   void Add(Stream stream, double* sum, const double* summand, int64_t count) override;
+  void SquaredNorm(Stream stream, const float* values, int64_t count, double* norm) override;
   bool Reaches(const ComputeDevice& other) const override;
   bool Drain(Nanoseconds patience) noexcept override;
 
@@ -45,6 +48,8 @@ class CudaDevice : public ComputeDevice {
   std::string name_;
   std::mutex mutex_;
   std::set<cudaStream_t> streams_;
+  /// How a number of squares is added, on the device: made when it is first asked for on a stream.
+  std::map<std::pair<cudaStream_t, int64_t>, DeviceMemory> norm_plans_;
 };
 
 }  // namespace pipelag::cuda

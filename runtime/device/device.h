@@ -60,6 +60,10 @@ class ComputeDevice {
   virtual void Add(Stream stream, float* sum, const float* summand, int64_t count) = 0;
   virtual void Add(Stream stream, double* sum, const double* summand, int64_t count) = 0;
 
+  /// *norm = Σ values² in double, of the bits that DeviceStage::SquaredNorms has for a tensor of
+  /// these values. `norm` is memory of this device.
+  virtual void SquaredNorm(Stream stream, const float* values, int64_t count, double* norm) = 0;
+
   /// Whether kernels of this device may read the other's memory. Copies go between any two.
   virtual bool Reaches(const ComputeDevice& other) const = 0;
   /// Waits until all work of all streams is done. False if it is not within `patience`: then memory

@@ -100,6 +100,7 @@ void DeviceCompute::Place(const RankPlan& plan, Taker& taker) {
     for (int k = 0; k < state.plan.gradient_buffers; ++k) {
       state.gradients.push_back(reinterpret_cast<float*>(taker.Take(stage.gradient_bytes())));
     }
+    state.joined.assign(state.gradients.size(), false);
     state.optimizer = taker.Take(stage.state_bytes());
     take_all(state.plan.activation_slots, stage.activation_bytes(), state.activations);
     take_all(state.plan.kept_slots, stage.kept_bytes(), state.kept);
@@ -188,11 +189,16 @@ DeviceCompute::StageState& DeviceCompute::StateOf(int stage) {
 std::span<float> DeviceCompute::GradientBuffer(int stage, int index) {
   const StageState& state = StateOf(stage);
   return {state.gradients[static_cast<size_t>(index)],
-          static_cast<size_t>(state.stage->layout().size())};
+          static_cast<size_t>(state.stage->layout().gradient_size())};
 }
 
-/// No stage of a device shares a tensor: CheckDeviceShape.
-std::span<float> DeviceCompute::SharedGradient(int, int) { CHECK(false); }
+std::span<float> DeviceCompute::SharedGradient(int stage, int index) {
+  const StageLayout& layout = StateOf(stage).stage->layout();
+  const StageTensor* tensor = layout.tied();
+  CHECK(tensor != nullptr && !layout.joins());
+  return GradientBuffer(stage, index)
+      .subspan(static_cast<size_t>(tensor->offset), static_cast<size_t>(tensor->elements()));
+}
 
 NormPlace DeviceCompute::NormsOf(int64_t step) {
   device_.MakeCurrent();
@@ -309,18 +315,31 @@ std::function<void()> DeviceCompute::Forward(StageState& state, const ComputeTas
   return [host, loss = task.loss] { std::memcpy(loss, host, sizeof(double)); };
 }
 
+/// The accumulator, all copies of the stage added up, as an update or a norm takes it.
+float* DeviceCompute::Joined(StageState& state, int gradients) {
+  const auto index = static_cast<size_t>(gradients);
+  if (!state.joined[index]) state.stage->JoinTied(stream_.get(), state.gradients[index]);
+  state.joined[index] = true;
+  return state.gradients[index];
+}
+
 /// To their tensors' places among all of the network: runs of them, one as a rule.
-void DeviceCompute::TakeNorms(const StageState& state, const ComputeTask& task) {
-  state.stage->SquaredNorms(stream_.get(), state.gradients[static_cast<size_t>(task.gradients)],
-                            stage_norms_);
-  const std::vector<StageTensor>& tensors = state.stage->layout().tensors();
+void DeviceCompute::TakeNorms(StageState& state, const ComputeTask& task) {
+  const StageLayout& layout = state.stage->layout();
+  state.stage->SquaredNorms(stream_.get(), Joined(state, task.gradients), stage_norms_);
+  const std::vector<StageTensor>& tensors = layout.tensors();
+  // Of a tensor that is shared with another stage the transport takes the norm.
+  const auto taken = [&](size_t i) { return &tensors[i] != layout.tied() || layout.joins(); };
   for (size_t begin = 0; begin < tensors.size();) {
     size_t end = begin + 1;
-    while (end < tensors.size() && tensors[end].global_index == tensors[end - 1].global_index + 1) {
+    while (end < tensors.size() && taken(begin) && taken(end) &&
+           tensors[end].global_index == tensors[end - 1].global_index + 1) {
       ++end;
     }
-    device_.Copy(stream_.get(), task.norms + tensors[begin].global_index, stage_norms_ + begin,
-                 (end - begin) * sizeof(double));
+    if (taken(begin)) {
+      device_.Copy(stream_.get(), task.norms + tensors[begin].global_index, stage_norms_ + begin,
+                   (end - begin) * sizeof(double));
+    }
     begin = end;
   }
 }
@@ -337,9 +356,10 @@ std::function<void()> DeviceCompute::Update(StageState& state, const ComputeTask
     stage.ClipFactor(stream_.get(), task.norms, static_cast<int>(norm_count_), *options_.clip_norm,
                      clip_factor_);
   }
-  stage.Update(stream_.get(), state.gradients[static_cast<size_t>(task.gradients)],
-               weights(task.weights), weights(task.target), rate, number, weights(task.taken_at),
+  stage.Update(stream_.get(), Joined(state, task.gradients), weights(task.weights),
+               weights(task.target), rate, number, weights(task.taken_at),
                task.norms == nullptr ? nullptr : clip_factor_);
+  state.joined[static_cast<size_t>(task.gradients)] = false;
   if (!state.plan.speaks) return {};
   TellCheckpoints(state, task, number);
   if (!stage.last() || !on_update_) return {};

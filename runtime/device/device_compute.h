@@ -62,6 +62,7 @@ class DeviceCompute : public TrainingCompute {
     std::vector<std::byte*> kept = {};
     std::vector<std::byte*> weights = {};
     std::vector<float*> gradients = {};
+    std::vector<bool> joined = {};  // by accumulator: JoinTied has been done for the batch
     std::byte* optimizer = nullptr;
     std::vector<float> final_weights = {};
     std::unique_ptr<Optimizer> host_optimizer = nullptr;  // where the host reads its state
@@ -84,7 +85,8 @@ class DeviceCompute : public TrainingCompute {
   std::function<void()> Enqueue(StageState& state, const ComputeTask& task, const EventPtr& event);
   std::function<void()> Forward(StageState& state, const ComputeTask& task, const EventPtr& event);
   void SendTokens(const StageState& state, const ComputeTask& task, const EventPtr& event);
-  void TakeNorms(const StageState& state, const ComputeTask& task);
+  float* Joined(StageState& state, int gradients);
+  void TakeNorms(StageState& state, const ComputeTask& task);
   std::function<void()> Update(StageState& state, const ComputeTask& task, const EventPtr& event);
   void TellCheckpoints(StageState& state, const ComputeTask& task, int64_t number);
   std::function<void()> TellUpdate(const ComputeTask& task, float rate, const EventPtr& event);

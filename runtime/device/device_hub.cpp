@@ -33,6 +33,7 @@ struct DeviceSummand {
   int rank = 0;
   std::span<double> values;
   std::span<float> gradients;
+  double* squared_norm = nullptr;  // of the sum of the gradients
 };
 
 struct DeviceRound {
@@ -42,9 +43,11 @@ struct DeviceRound {
 };
 
 struct DeviceMeeting {
-  explicit DeviceMeeting(TimedStream of_group) : stream(std::move(of_group)) {}
+  explicit DeviceMeeting(TimedStream of_group)
+      : stream(std::move(of_group)), norm(stream.device(), sizeof(double)) {}
 
   TimedStream stream;
+  DeviceMemory norm;
   std::mutex mutex;
   size_t members = 0;           // ranks
   std::vector<int64_t> posted;  // by rank
@@ -99,13 +102,14 @@ class DeviceHubEnd : public Transport {
   EventPtr PostGradientSum(int group, const std::vector<GradientPart>& parts,
                            std::span<const EventPtr> after) override {
     std::vector<DeviceSummand> mine;
-    for (const GradientPart& part : parts) mine.push_back({part.stage, rank_, {}, part.values});
+    for (const GradientPart& part : parts)
+      mine.push_back({part.stage, rank_, {}, part.values, part.squared_norm});
     return Meet(group, std::move(mine), after);
   }
 
   EventPtr PostAllReduce(int group, std::span<double> values,
                          std::span<const EventPtr> after) override {
-    return Meet(group, {{rank_, rank_, values, {}}}, after);
+    return Meet(group, {{rank_, rank_, values, {}, nullptr}}, after);
   }
 
  private:
@@ -146,6 +150,8 @@ class DeviceHubEnd : public Transport {
     round.summands.insert(round.summands.end(), mine.begin(), mine.end());
     round.events.push_back(event);
     round.after.insert(round.after.end(), after.begin(), after.end());
+    if (last_) round.after.push_back(last_);  // one after the other
+    last_ = event;
     if (round.events.size() < meeting.members) return event;
     // The last member to come has it done; rounds are completed in order since every member's
     // earlier round came before.
@@ -154,8 +160,11 @@ class DeviceHubEnd : public Transport {
     ComputeDevice& device = meeting.stream.device();
     for (const EventPtr& one : round.after) MakeFollow(device, meeting.stream.get(), one);
     const auto stretch = std::make_shared<Stretch>(meeting.stream);
-    Sum(meeting, round, &DeviceSummand::values);
-    Sum(meeting, round, &DeviceSummand::gradients);
+    Sum(meeting, round, &DeviceSummand::values, round.summands.size());
+    Sum(meeting, round, &DeviceSummand::gradients, round.summands.size());
+    for (const DeviceSummand& one : round.summands) {
+      if (one.squared_norm != nullptr) TakeNorm(meeting, round, one.squared_norm);
+    }
     stretch->End();
     for (const auto& one : round.events) one->Issue(stretch, round.after);
     meeting.rounds.pop_front();
@@ -163,43 +172,75 @@ class DeviceHubEnd : public Transport {
     return event;
   }
 
-  /// Replaces every summand by ((first + second) + third) …, as AddUp does.
+  /// Replaces every summand by their sum: every `together` of them are added first, in order, then
+  /// those sums likewise.
   template <class Values>
-  void Sum(DeviceMeeting& meeting, const DeviceRound& round, Values DeviceSummand::*of) {
+  void Sum(DeviceMeeting& meeting, const DeviceRound& round, Values DeviceSummand::*of,
+           size_t together) {
     const auto sum = round.summands.front().*of;
     if (sum.empty()) return;
-    ComputeDevice& device = meeting.stream.device();
-    const Stream stream = meeting.stream.get();
-    for (size_t k = 1; k < round.summands.size(); ++k) {
-      const auto values = round.summands[k].*of;
-      CHECK(values.size() == sum.size());
-      const ComputeDevice& home =
-          state_.clocks[static_cast<size_t>(round.summands[k].rank)]->device();
-      const auto* reached = values.data();
-      if (&home != &device && !device.Reaches(home)) {
-        reached = Nearby(meeting, values);
+    const size_t count = round.summands.size();
+    for (size_t first = 0; first < count; first += together) {
+      for (size_t k = first + 1; k < std::min(first + together, count); ++k) {
+        Add(meeting, round, of, first, k);
       }
-      device.Add(stream, sum.data(), reached, static_cast<int64_t>(sum.size()));
+      if (first > 0) Add(meeting, round, of, 0, first);
     }
-    for (size_t k = 1; k < round.summands.size(); ++k) {
-      device.Copy(stream, (round.summands[k].*of).data(), sum.data(), sum.size_bytes());
+    for (size_t k = 1; k < count; ++k) {
+      meeting.stream.device().Copy(meeting.stream.get(), (round.summands[k].*of).data(), sum.data(),
+                                   sum.size_bytes());
     }
   }
 
-  /// A copy of them on the group's device.
-  template <class Value>
-  const Value* Nearby(DeviceMeeting& meeting, std::span<Value> values) {
+  /// Of the sum of the gradients, to memory of any device.
+  void TakeNorm(DeviceMeeting& meeting, const DeviceRound& round, double* norm) {
     ComputeDevice& device = meeting.stream.device();
-    if (meeting.scratch_bytes < values.size_bytes()) {
-      meeting.scratch = DeviceMemory(device, values.size_bytes());
-      meeting.scratch_bytes = values.size_bytes();
+    const std::span<float> sum = round.summands.front().gradients;
+    CHECK(&state_.clocks[static_cast<size_t>(round.summands.front().rank)]->device() == &device);
+    auto* const own = reinterpret_cast<double*>(meeting.norm.get());
+    device.SquaredNorm(meeting.stream.get(), sum.data(), static_cast<int64_t>(sum.size()), own);
+    device.Copy(meeting.stream.get(), norm, own, sizeof(double));
+  }
+
+  /// Summand `k` to summand `to`. Kernels write to the group's own device only, so a sum that
+  /// begins elsewhere is brought there and back.
+  template <class Values>
+  void Add(DeviceMeeting& meeting, const DeviceRound& round, Values DeviceSummand::*of, size_t to,
+           size_t k) {
+    const auto sum = round.summands[to].*of;
+    const auto values = round.summands[k].*of;
+    CHECK(values.size() == sum.size());
+    ComputeDevice& device = meeting.stream.device();
+    const Stream stream = meeting.stream.get();
+    const auto reached = [&](size_t index) {
+      const ComputeDevice& home =
+          state_.clocks[static_cast<size_t>(round.summands[index].rank)]->device();
+      return &home == &device || device.Reaches(home);
+    };
+    auto* const at = reached(to) ? sum.data() : Nearby(meeting, sum, 0);
+    device.Add(stream, at, reached(k) ? values.data() : Nearby(meeting, values, 1),
+               static_cast<int64_t>(sum.size()));
+    if (at != sum.data()) device.Copy(stream, sum.data(), at, sum.size_bytes());
+  }
+
+  /// A copy of them on the group's device, in one of two places.
+  template <class Value>
+  Value* Nearby(DeviceMeeting& meeting, std::span<Value> values, size_t place) {
+    ComputeDevice& device = meeting.stream.device();
+    const size_t bytes = (values.size_bytes() + 255) / 256 * 256;
+    if (meeting.scratch_bytes < bytes) {
+      CHECK(meeting.scratch_bytes == 0);  // sums of a group are of one length
+      meeting.scratch = DeviceMemory(device, 2 * bytes);
+      meeting.scratch_bytes = bytes;
     }
-    device.Copy(meeting.stream.get(), meeting.scratch.get(), values.data(), values.size_bytes());
-    return reinterpret_cast<const Value*>(meeting.scratch.get());
+    std::byte* const at = meeting.scratch.get() + place * meeting.scratch_bytes;
+    device.Copy(meeting.stream.get(), at, values.data(), values.size_bytes());
+    return reinterpret_cast<Value*>(at);
   }
 
   DeviceHub::State& state_;
   int rank_;
+  EventPtr last_;  // the collective posted last
 };
 
 }  // namespace
@@ -217,7 +258,9 @@ DeviceHub::DeviceHub(const Program& program, const RunControl& control,
   for (const CollectiveGroup& group : schedule.groups) {
     const std::vector<int> ranks = RanksOf(schedule, group);
     int first = ranks.front();
-    if (group.purpose == CollectiveGroup::Purpose::kWeights) {
+    const bool by_stage = group.purpose == CollectiveGroup::Purpose::kWeights ||
+                          group.purpose == CollectiveGroup::Purpose::kShared;
+    if (by_stage) {
       const int stage = *std::min_element(group.stages.begin(), group.stages.end());
       first = schedule.placement[static_cast<size_t>(stage)];
     }

@@ -26,7 +26,9 @@ struct DeviceStageOptions {
   NetworkShape shape;
   LayerRange range;
   int microbatch_size = 8;
-  Recompute recompute = Recompute::kNone;  ///< any but kAlternate
+  /// Any but kAlternate. Changes no bit, but for one case: in bf16 the library may take GELU of
+  /// what it has not rounded yet, unless kSelective has to take it again of what was kept.
+  Recompute recompute = Recompute::kNone;
   StagePrecision precision = StagePrecision::kBfloat16;
   OptimizerOptions optimizer;
   CorrectionOptions correction;
@@ -62,7 +64,7 @@ class DeviceStage {
   /// Of one version: fp32 masters in the layout (layout().size() floats at the start), behind them
   /// with kBfloat16 as many bf16 copies.
   virtual size_t weight_bytes() const = 0;
-  /// Of one accumulator: layout().size() floats in the layout, gaps included.
+  /// Of one accumulator: layout().gradient_size() floats, in the layout, gaps included.
   virtual size_t gradient_bytes() const = 0;
   virtual size_t message_bytes() const = 0;  ///< of a boundary tensor
   /// Of use within one call: stages whose calls follow each other may share the largest one's.
@@ -93,8 +95,12 @@ class DeviceStage {
   virtual void BackwardWeight(Stream stream, const void* activation, const Token* tokens,
                               const void* kept, float loss_scale, float* gradients) = 0;
 
-  /// Σ values² of each tensor, in the layout's order, to norms[0 .. tensors): each in double, in an
-  /// order that depends on the tensor's size only.
+  /// As pipelag::JoinTied: where one stage holds both, adds the gradient of a tied head to that of
+  /// the embedding. Once per batch, before its norms or its update.
+  virtual void JoinTied(Stream stream, float* gradients) = 0;
+
+  /// Σ values² of each tensor, copies too, in the layout's order, to norms[0 .. tensors): each in
+  /// double, in an order that depends on the tensor's size only.
   virtual void SquaredNorms(Stream stream, const float* gradients, double* norms) = 0;
 
   /// As pipelag::ClipFactor: from the squared norms of all `count` tensors of the network in global

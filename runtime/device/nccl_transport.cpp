@@ -100,12 +100,16 @@ EventPtr NcclTransport::PostGradientSum(int group, const std::vector<GradientPar
   for (auto& [rank, of_rank] : members) {
     std::sort(of_rank.places.begin(), of_rank.places.end());
     if (rank == rank_) {
-      for (const GradientPart& part : parts) of_rank.own.push_back(part.values.data());
+      for (const GradientPart& part : parts) {
+        of_rank.own.push_back(part.values.data());
+        of_rank.squared_norms.push_back(part.squared_norm);
+      }
       CHECK(of_rank.own.size() == of_rank.places.size());
     }
     ordered.push_back(std::move(of_rank));
   }
-  return Sum(group, std::move(ordered), parts.front().values.size(), after);
+  const size_t all = schedule.groups[static_cast<size_t>(group)].stages.size();
+  return Sum(group, std::move(ordered), parts.front().values.size(), all, after);
 }
 
 EventPtr NcclTransport::PostAllReduce(int group, std::span<double> values,
@@ -113,14 +117,14 @@ EventPtr NcclTransport::PostAllReduce(int group, std::span<double> values,
   const Schedule& schedule = program_.schedule();
   std::vector<SummandsOf<double>> members;
   for (const int rank : RanksOf(schedule, schedule.groups[static_cast<size_t>(group)])) {
-    members.push_back({rank, {rank}, {}});
+    members.push_back({rank, {rank}, {}, {}});
     if (rank != rank_) continue;
     // Where there is nothing to add, a rank still hears of all others.
     members.back().own = {values.empty()
                               ? reinterpret_cast<double*>(Scratch(-1 - group, sizeof(double)))
                               : values.data()};
   }
-  return Sum(group, std::move(members), std::max<size_t>(values.size(), 1), after);
+  return Sum(group, std::move(members), std::max<size_t>(values.size(), 1), 1, after);
 }
 
 std::byte* NcclTransport::Scratch(int number, size_t bytes) {
@@ -135,23 +139,26 @@ std::byte* NcclTransport::Scratch(int number, size_t bytes) {
 
 template <class Value>
 EventPtr NcclTransport::Sum(int group, std::vector<SummandsOf<Value>> members, size_t count,
-                            std::span<const EventPtr> after) {
+                            size_t together, std::span<const EventPtr> after) {
   const int number = NumberOf(group);
   const bool alone = members.size() == 1;
   if (alone && !alone_.contains(number)) alone_.emplace(number, TimedStream(clock_, true));
   const TimedStream& stream = alone ? alone_.at(number) : communicators_.stream(number);
   for (const EventPtr& one : after) MakeFollow(clock_.device(), stream.get(), one);
+  if (last_) MakeFollow(clock_.device(), stream.get(), last_);  // one after the other
   const auto event = std::make_shared<DeviceEvent>(control_, WaitingForGroup(rank_, group));
   const auto stretch = std::make_shared<Stretch>(stream);
-  Enqueue(number, stream, members, count);
+  Enqueue(number, stream, members, count, together);
   stretch->End();
   event->Issue(stretch, {after.begin(), after.end()});
+  last_ = event;
   return event;
 }
 
 template <class Value>
 void NcclTransport::Enqueue(int number, const TimedStream& stream,
-                            const std::vector<SummandsOf<Value>>& members, size_t count) {
+                            const std::vector<SummandsOf<Value>>& members, size_t count,
+                            size_t together) {
   const size_t n = members.size();
   const auto own_place = std::find_if(members.begin(), members.end(),
                                       [&](const auto& of) { return of.rank == rank_; });
@@ -165,10 +172,17 @@ void NcclTransport::Enqueue(int number, const TimedStream& stream,
 
   ComputeDevice& device = clock_.device();
   if (bytes > 0) {
-    device.Copy(stream.get(), sum, summands.begin()->second, bytes);
-    for (auto it = std::next(summands.begin()); it != summands.end(); ++it) {
-      device.Add(stream.get(), sum, it->second, static_cast<int64_t>(mine.size()));
+    // Every `together` of them first, in order, then those sums.
+    const auto length = static_cast<int64_t>(mine.size());
+    std::vector<Value*> ordered;
+    for (const auto& [place, values] : summands) ordered.push_back(values);
+    for (size_t first = 0; first < ordered.size(); first += together) {
+      for (size_t k = first + 1; k < std::min(first + together, ordered.size()); ++k) {
+        device.Add(stream.get(), ordered[first], ordered[k], length);
+      }
+      if (first > 0) device.Add(stream.get(), ordered[0], ordered[first], length);
     }
+    device.Copy(stream.get(), sum, ordered[0], bytes);
     device.Copy(stream.get(), own.front() + mine.begin, sum, bytes);
   }
   std::vector<std::vector<Communicator::Half>> spread(n);
@@ -183,6 +197,12 @@ void NcclTransport::Enqueue(int number, const TimedStream& stream,
   PostInRounds(number, spread, 2);
   for (size_t k = 1; k < own.size(); ++k) {
     device.Copy(stream.get(), own[k], own.front(), count * sizeof(Value));
+  }
+  if constexpr (std::is_same_v<Value, float>) {
+    for (double* norm : members[me].squared_norms) {
+      if (norm == nullptr) continue;
+      device.SquaredNorm(stream.get(), own.front(), static_cast<int64_t>(count), norm);
+    }
   }
 }
 

@@ -44,17 +44,18 @@ class NcclTransport : public Transport {
   struct SummandsOf {
     int rank = 0;
     std::vector<int> places;
-    std::vector<Value*> own;  // on the rank that has them
+    std::vector<Value*> own;             // on the rank that has them
+    std::vector<double*> squared_norms;  // of the sum, for each of them; null: nobody asks
   };
 
   int NumberOf(int group) const;
   std::vector<Communicators::Member> Members() const;
   template <class Value>
-  EventPtr Sum(int group, std::vector<SummandsOf<Value>> members, size_t count,
+  EventPtr Sum(int group, std::vector<SummandsOf<Value>> members, size_t count, size_t together,
                std::span<const EventPtr> after);
   template <class Value>
   void Enqueue(int number, const TimedStream& stream, const std::vector<SummandsOf<Value>>& members,
-               size_t count);
+               size_t count, size_t together);
   /// Everybody's summands of the own part, by place, those of others in scratch once the groups
   /// are done; `sum` is room for as many values.
   template <class Value>
@@ -74,6 +75,7 @@ class NcclTransport : public Transport {
   std::map<int, std::pair<DeviceMemory, size_t>> scratch_;  // by communicator
   std::map<int, TimedStream> alone_;  // of groups that have all their stages here
   std::vector<int64_t> posted_;       // halves of each lane
+  EventPtr last_;                     // the collective posted last
   Communicators communicators_;       // last: ends before the memory goes
 };
 

@@ -31,8 +31,4 @@ void CheckDeviceOptimizer(const OptimizerOptions& optimizer, const CorrectionOpt
   Check("correction", correction.name, DeviceCorrectionNames());
 }
 
-void CheckDeviceShape(const NetworkShape& shape) {
-  if (shape.tied) throw Error("there is no tied head on a GPU; on threads or processes there is");
-}
-
 }  // namespace pipelag

@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "models/network.h"
 #include "runtime/correction/correction.h"
 #include "runtime/optimizer/optimizer.h"
 
@@ -16,8 +15,5 @@ std::vector<std::string> DeviceCorrectionNames();
 
 /// Throws Error naming what there is if a device has not got the optimizer or the correction.
 void CheckDeviceOptimizer(const OptimizerOptions& optimizer, const CorrectionOptions& correction);
-
-/// Likewise for a tied head.
-void CheckDeviceShape(const NetworkShape& shape);
 
 }  // namespace pipelag

@@ -4,9 +4,11 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <exception>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -37,43 +39,62 @@ class GpuMemory : public KernelMemory {
   }
 };
 
-/// Milliseconds per call, from events around several of them behind some that warm up.
-template <class Call>
-double Milliseconds(Call call) {
-  constexpr int kWarmUp = 3;
-  constexpr int kCalls = 20;
-  cudaEvent_t start = nullptr;
-  cudaEvent_t end = nullptr;
-  Require(cudaEventCreate(&start));
-  Require(cudaEventCreate(&end));
-  for (int i = 0; i < kWarmUp; ++i) call();
-  Require(cudaEventRecord(start));
-  for (int i = 0; i < kCalls; ++i) call();
-  Require(cudaEventRecord(end));
-  Require(cudaEventSynchronize(end));
-  float milliseconds = 0;
-  Require(cudaEventElapsedTime(&milliseconds, start, end));
-  Require(cudaEventDestroy(start));
-  Require(cudaEventDestroy(end));
-  return static_cast<double>(milliseconds) / kCalls;
-}
-
-struct Ceilings {
-  double bytes_per_ms = 0;       ///< a copy within the device, measured
-  double operations_per_ms = 0;  ///< dense bf16 on tensor cores, by the data sheets
-};
-
 int Attribute(cudaDeviceAttr attribute) {
   int value = 0;
   Require(cudaDeviceGetAttribute(&value, attribute, 0));
   return value;
 }
 
-Ceilings FindCeilings(GpuMemory& memory) {
+/// Milliseconds of a call that finds nothing of its own in the cache, by events on the stream; the
+/// mean of several.
+class Stopwatch {
+ public:
+  explicit Stopwatch(GpuMemory& memory)
+      : cache_bytes_(2 * static_cast<size_t>(Attribute(cudaDevAttrL2CacheSize))),
+        cache_(memory.Allocate(cache_bytes_)) {
+    for (cudaEvent_t& event : events_) Require(cudaEventCreate(&event));
+  }
+  ~Stopwatch() {
+    for (const cudaEvent_t event : events_) cudaEventDestroy(event);
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+  template <class Call>
+  double Milliseconds(Call call) {
+    call();  // whatever is done once only
+    for (size_t i = 0; i < events_.size(); i += 2) {
+      Require(cudaMemsetAsync(cache_.get(), 0, cache_bytes_, nullptr));
+      Require(cudaEventRecord(events_[i]));
+      call();
+      Require(cudaEventRecord(events_[i + 1]));
+    }
+    Require(cudaDeviceSynchronize());
+    double sum = 0;
+    for (size_t i = 0; i < events_.size(); i += 2) {
+      float milliseconds = 0;
+      Require(cudaEventElapsedTime(&milliseconds, events_[i], events_[i + 1]));
+      sum += static_cast<double>(milliseconds);
+    }
+    return sum / (static_cast<double>(events_.size()) / 2);
+  }
+
+ private:
+  size_t cache_bytes_;
+  std::shared_ptr<std::byte> cache_;
+  std::array<cudaEvent_t, 20> events_{};
+};
+
+struct Ceilings {
+  double bytes_per_ms = 0;       ///< a copy within the device, measured
+  double operations_per_ms = 0;  ///< dense bf16 on tensor cores, by the data sheets
+};
+
+Ceilings FindCeilings(GpuMemory& memory, Stopwatch& watch) {
   constexpr size_t kBytes = size_t{1} << 30;
   const auto from = memory.Allocate(kBytes);
   const auto to = memory.Allocate(kBytes);
-  const double milliseconds = Milliseconds([&] {
+  const double milliseconds = watch.Milliseconds([&] {
     Require(cudaMemcpyAsync(to.get(), from.get(), kBytes, cudaMemcpyDeviceToDevice, nullptr));
   });
   // Operations per cycle and multiprocessor: A100 2048, H100 4096, B200 8192.
@@ -132,14 +153,15 @@ bool CompareAll(GpuMemory& memory) {
 }
 
 void TimeAll(GpuMemory& memory) {
-  const Ceilings ceilings = FindCeilings(memory);
+  Stopwatch watch(memory);
+  const Ceilings ceilings = FindCeilings(memory, watch);
   std::printf("\n%.2f TB/s copied within the device, %.0f TFLOP/s bf16 by the data sheet\n",
               ceilings.bytes_per_ms * 1e-9, ceilings.operations_per_ms * 1e-9);
   std::printf("%-52s %10s %10s %10s\n", "kernel", "ms", "of memory", "of tensor");
   for (const NamedCase& named : LargeCases()) {
     KernelCase kernel = named.make(memory);
     kernel.Prepare();
-    const double milliseconds = Milliseconds(kernel.launch);
+    const double milliseconds = watch.Milliseconds(kernel.launch);
     std::printf("%-52s %10.4f %9.1f%%", named.name.c_str(), milliseconds,
                 100 * kernel.moved_bytes / ceilings.bytes_per_ms / milliseconds);
     if (kernel.operations > 0) {

@@ -89,6 +89,22 @@ TEST_P(OnGpus, ClipByTheNormOfAllRanks) {
   ExpectSameEverywhere(program, Options(program, true));
 }
 
+TEST_P(OnGpus, ShareATiedEmbeddingAndItsNorm) {
+  for (const int ranks : {1, 2}) {
+    for (const bool clipped : {false, true}) {
+      if (ranks == 1 && GetParam() == "dualpipe") continue;
+      SCOPED_TRACE(fmt::format("{} ranks, {}", ranks, clipped ? "clipped" : "not clipped"));
+      const Program program(
+          Generate(GetParam(),
+                   {.ranks = ranks, .microbatches = kMicrobatches, .norm = clipped, .tied = true}),
+          kSteps);
+      TrainingOptions options = Options(program, clipped);
+      options.shape.tied = true;
+      ExpectSameEverywhere(program, options);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Schedules, OnGpus,
                          testing::Values("gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-v",
                                          "2bw", "dualpipe"),

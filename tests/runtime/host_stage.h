@@ -25,7 +25,7 @@ class HostStage : public DeviceStage {
   size_t activation_bytes() const override { return Bytes(network_.activation_elements()); }
   size_t kept_bytes() const override { return Bytes(network_.kept_elements()); }
   size_t weight_bytes() const override { return Bytes(layout().size()); }
-  size_t gradient_bytes() const override { return Bytes(layout().size()); }
+  size_t gradient_bytes() const override { return Bytes(layout().gradient_size()); }
   size_t message_bytes() const override { return Bytes(network_.boundary_elements()); }
   size_t scratch_bytes() const override { return kAlignment; }
   size_t state_bytes() const override { return kAlignment; }
@@ -67,10 +67,15 @@ class HostStage : public DeviceStage {
       network_.BackwardWeight(Of(activation), tokens, Of(kept), gradients);
     });
   }
+  void JoinTied(Stream stream, float* gradients) override {
+    LateMachine::Of(stream).Do(stream, [=, this] { pipelag::JoinTied(layout(), gradients); });
+  }
   void SquaredNorms(Stream stream, const float* gradients, double* norms) override {
     LateMachine::Of(stream).Do(stream, [=, this] {
-      const std::vector<double> own = pipelag::SquaredNorms(layout(), gradients);
-      std::copy(own.begin(), own.end(), norms);
+      double* norm = norms;
+      for (const StageTensor& tensor : layout().tensors()) {
+        *norm++ = SquaredNorm(tensor.elements(), gradients + tensor.offset);
+      }
     });
   }
   void ClipFactor(Stream stream, const double* norms, int count, double max_norm,
@@ -84,7 +89,7 @@ class HostStage : public DeviceStage {
     LateMachine::Of(stream).Do(stream, [=, this] {
       if (factor != nullptr) ScaleGradients(layout(), *factor, gradients);
       optimizer_->Step(gradients, Of(source), Of(target), rate, number, Of(taken_at));
-      std::fill_n(gradients, layout().size(), 0.0f);
+      std::fill_n(gradients, layout().gradient_size(), 0.0f);
     });
   }
   void Upload(Stream stream, const float* host, void* weights) override {

@@ -22,6 +22,7 @@
 #include "models/random.h"
 #include "runtime/device/device.h"
 #include "runtime/network/gemm.h"
+#include "runtime/optimizer/norm.h"
 
 namespace pipelag {
 
@@ -184,6 +185,9 @@ class LateGpu : public ComputeDevice {
   }
   void Add(Stream stream, double* sum, const double* summand, int64_t count) override {
     AddAny(stream, sum, summand, count);
+  }
+  void SquaredNorm(Stream stream, const float* values, int64_t count, double* norm) override {
+    machine_.Do(stream, [=] { *norm = pipelag::SquaredNorm(count, values); });
   }
   bool Reaches(const ComputeDevice&) const override { return reaches_others_; }
   bool Drain(Nanoseconds patience) noexcept override { return machine_.Idle(patience); }

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <map>
 #include <numeric>
 
 #include "models/file.h"
@@ -286,6 +288,50 @@ TEST(Wire, BringsProcessesTogetherByAFile) {
   }
   EXPECT_TRUE(wires[0]->Done(sent));
   EXPECT_EQ(heard, said);
+}
+
+/// For as long as it lives.
+class Variables {
+ public:
+  explicit Variables(std::map<std::string, std::string> set) : set_(std::move(set)) {
+    for (const auto& [name, value] : set_) setenv(name.c_str(), value.c_str(), 1);
+  }
+  ~Variables() {
+    for (const auto& [name, value] : set_) unsetenv(name.c_str());
+  }
+  Variables(const Variables&) = delete;
+  Variables& operator=(const Variables&) = delete;
+
+ private:
+  std::map<std::string, std::string> set_;
+};
+
+TEST(Launch, IsReadFromTorchrunsOrSlurmsVariablesWithAPortOrAFile) {
+  {
+    const Variables none({});
+    EXPECT_EQ(HowLaunched().by, Launched::By::kNobody);
+  }
+  {
+    const Variables file({{"RANK", "1"}, {"WORLD_SIZE", "3"}, {"PIPELAG_RENDEZVOUS", "/x"}});
+    const Launched launched = HowLaunched();
+    EXPECT_EQ(launched.by, Launched::By::kVariables);
+    EXPECT_EQ(launched.rank, 1);
+    EXPECT_EQ(launched.size, 3);
+    EXPECT_EQ(launched.file, "/x");
+  }
+  {
+    const Variables alone({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}});
+    EXPECT_EQ(HowLaunched().by, Launched::By::kNobody);  // a shell within a job
+    const Variables master({{"MASTER_ADDR", "here"}, {"MASTER_PORT", "100"}});
+    const Launched launched = HowLaunched();
+    EXPECT_EQ(launched.by, Launched::By::kVariables);
+    EXPECT_EQ(launched.size, 4);
+    EXPECT_EQ(launched.port, 101);
+  }
+  {
+    const Variables half({{"RANK", "1"}, {"MASTER_ADDR", "here"}});
+    EXPECT_THROW(HowLaunched(), Error);
+  }
 }
 
 TEST(Wire, SaysWhoIsMissing) {

@@ -24,7 +24,7 @@ template <class Cut, class... Parameters, class... Arguments>
 void LaunchTiles(Stream stream, const AttentionShape& shape, int64_t heads, int own_tiles,
                  int streamed_tiles, void (*kernel)(Parameters...), const Arguments&... arguments) {
   const int bytes = own_tiles * Cut::kOwnBytes + streamed_tiles * Cut::kStreamBytes;
-  Launch(stream, {shape.batch * heads, Blocks(shape.sequence, Cut::kOwn)}, kTileThreads,
+  Launch(stream, {shape.batch * heads * Blocks(shape.sequence, Cut::kOwn)}, kTileThreads,
          static_cast<size_t>(bytes), kernel, shape, arguments...);
 }
 
@@ -70,7 +70,7 @@ void AttentionForward(Stream stream, const AttentionShape& shape, const T* qkv, 
       return;
     }
   }
-  Launch(stream, {shape.batch * shape.heads, Blocks(shape.sequence, kPlainRows)}, kPlainThreads,
+  Launch(stream, {shape.batch * shape.heads * Blocks(shape.sequence, kPlainRows)}, kPlainThreads,
          PlainSharedBytes(shape.head_size, 3, 1), AttentionForwardPlainKernel<T>, shape, qkv,
          attended, log_sums);
 }
@@ -104,10 +104,10 @@ void AttentionBackward(Stream stream, const AttentionShape& shape, const T* qkv,
   }
   const int64_t tiles = Blocks(shape.sequence, kPlainRows);
   const size_t shared = PlainSharedBytes(shape.head_size, 4, 1);
-  Launch(stream, {shape.batch * shape.kv_heads, tiles}, kPlainThreads, shared,
+  Launch(stream, {shape.batch * shape.kv_heads * tiles}, kPlainThreads, shared,
          AttentionBackwardKeysPlainKernel<T>, shape, qkv, log_sums, attended_gradient, row_dots,
          qkv_gradient);
-  Launch(stream, {shape.batch * shape.heads, tiles}, kPlainThreads, shared,
+  Launch(stream, {shape.batch * shape.heads * tiles}, kPlainThreads, shared,
          AttentionBackwardQueriesPlainKernel<T>, shape, qkv, log_sums, attended_gradient, row_dots,
          qkv_gradient);
 }

@@ -30,7 +30,12 @@ struct AttentionShape {
 constexpr int64_t kLargestHead = 128;
 
 /// attended (rows, cols) = softmax(scale · Q · Kᵀ, causal) · V, and log_sums (batch, heads,
-/// sequence) = ln Σ e^(scale · score) of each row, for the backward.
+/// sequence) = ln Σ e^(scale · score) of each row, for the backward. Scores, exponentials and their
+/// sums are float; bf16 with heads that are a multiple of 8 runs on tensor cores, which add in
+/// float, and rounds the exponentials to bf16 before they meet V. Moves rows · (stride + cols) ·
+/// sizeof(T) + 4 · row_elements bytes, and reads keys and values again, from the cache, for every
+/// tile of queries; 4 · head_size operations for each of the row_elements · (sequence + 1) / 2
+/// visible scores.
 template <class T>
 void AttentionForward(Stream stream, const AttentionShape& shape, const T* qkv, T* attended,
                       float* log_sums);
@@ -39,7 +44,10 @@ void AttentionForward(Stream stream, const AttentionShape& shape, const T* qkv, 
 /// (row_elements) is scratch for D = rowsum(attended_gradient ⊙ attended). One pass yields the
 /// gradients of keys and values, heads that share them added in ascending order, another that of
 /// the queries: seven products instead of the five of algorithm 2, whose sums of the queries'
-/// gradient have no fixed order.
+/// gradient have no fixed order. In bf16 the probabilities and the gradients of the scores are
+/// rounded before they meet other matrices. Moves at least 2 · rows · (stride + cols) · sizeof(T)
+/// bytes, in three passes that each read what they need; 14 · head_size operations for each visible
+/// score, of which 10 are needed.
 template <class T>
 void AttentionBackward(Stream stream, const AttentionShape& shape, const T* qkv, const T* attended,
                        const float* log_sums, const T* attended_gradient, float* row_dots,

@@ -77,15 +77,19 @@ __device__ __forceinline__ void ShareRow(const float (&part)[kPlainCols], int la
   __syncwarp();
 }
 
-/// Which rows this thread's block owns.
+/// Which rows of which head this thread's block owns.
 struct PlainBlock {
+  int64_t sequence;
+  int64_t head;
   int64_t first;  ///< of the block's rows
   int row;        ///< of this thread, counted from there
   int lane;       ///< among the lanes of the row
 };
 
-__device__ __forceinline__ PlainBlock OwnRows() {
-  return {static_cast<int64_t>(blockIdx.y) * kPlainRows,
+template <MostWork kMost>
+__device__ __forceinline__ PlainBlock OwnRows(const AttentionShape& shape, int64_t heads) {
+  const OwnTile own = TileOfBlock<kMost>(shape, heads, kPlainRows);
+  return {own.sequence, own.head, own.tile * kPlainRows,
           static_cast<int>(threadIdx.x) / kLanesPerRow,
           static_cast<int>(threadIdx.x) % kLanesPerRow};
 }
@@ -98,18 +102,17 @@ constexpr size_t PlainSharedBytes(int64_t size, int64_t tiles, int64_t squares) 
          sizeof(float);
 }
 
-/// Blocks: (sequences · heads, tiles of queries).
+/// Blocks: tiles of queries of every head.
 template <class T>
-__global__ void __launch_bounds__(kPlainThreads)
+__global__ void __launch_bounds__(kPlainThreads, 2)
     AttentionForwardPlainKernel(AttentionShape shape, const T* qkv, T* attended, float* log_sums) {
   const auto size = static_cast<int>(shape.head_size);
   auto* queries = static_cast<float*>(DynamicShared());
   float* keys = queries + kPlainRows * (size + 1);
   float* values = keys + kPlainRows * (size + 1);
   float* shared = values + kPlainRows * (size + 1);
-  const auto heads = static_cast<unsigned>(shape.heads);
-  const HeadPlace at = PlaceOfHead(shape, blockIdx.x / heads, blockIdx.x % heads);
-  const PlainBlock block = OwnRows();
+  const PlainBlock block = OwnRows<MostWork::kLastTile>(shape, shape.heads);
+  const HeadPlace at = PlaceOfHead(shape, block.sequence, block.head);
   const int64_t query = block.first + block.row;
   const auto source = [&](int64_t column, int64_t first) {
     return PlainSource<T>{qkv + (at.first_row + first) * shape.stride() + column, shape.stride(),
@@ -154,9 +157,9 @@ __global__ void __launch_bounds__(kPlainThreads)
   if (block.lane == 0) log_sums[at.statistics + query] = largest * scale + logf(sum);
 }
 
-/// Blocks: (sequences · key heads, tiles of keys). `shared` holds probabilities, then slopes.
+/// Blocks: tiles of keys of every key head. `shared` holds probabilities, then slopes.
 template <class T>
-__global__ void __launch_bounds__(kPlainThreads)
+__global__ void __launch_bounds__(kPlainThreads, 2)
     AttentionBackwardKeysPlainKernel(AttentionShape shape, const T* qkv, const float* log_sums,
                                      const T* attended_gradient, const float* row_dots,
                                      T* qkv_gradient) {
@@ -166,13 +169,11 @@ __global__ void __launch_bounds__(kPlainThreads)
   float* values = keys + tile;
   float* queries = values + tile;
   float* gradients = queries + tile;
-  const PlainBlock block = OwnRows();
+  const PlainBlock block = OwnRows<MostWork::kFirstTile>(shape, shape.kv_heads);
   float* row = gradients + tile + block.row * kSharedRow;
-  const auto kv_heads = static_cast<unsigned>(shape.kv_heads);
-  const int64_t sequence = blockIdx.x / kv_heads;
   const int64_t group = shape.heads / shape.kv_heads;
-  const int64_t first_head = static_cast<int64_t>(blockIdx.x % kv_heads) * group;
-  const HeadPlace own = PlaceOfHead(shape, sequence, first_head);
+  const int64_t first_head = block.head * group;
+  const HeadPlace own = PlaceOfHead(shape, block.sequence, first_head);
   const int64_t key = block.first + block.row;
   const auto source = [&](const T* matrix, int64_t stride, int64_t column, int64_t first) {
     return PlainSource<T>{matrix + (own.first_row + first) * stride + column, stride,
@@ -184,7 +185,7 @@ __global__ void __launch_bounds__(kPlainThreads)
   float key_gradient[kPlainSize] = {};
   float value_gradient[kPlainSize] = {};
   for (int64_t head = first_head; head < first_head + group; ++head) {
-    const HeadPlace at = PlaceOfHead(shape, sequence, head);
+    const HeadPlace at = PlaceOfHead(shape, block.sequence, head);
     for (int64_t from = block.first; from < shape.sequence; from += kPlainRows) {
       __syncthreads();
       FillTile(source(qkv, shape.stride(), at.query, from), size, queries);
@@ -213,9 +214,9 @@ __global__ void __launch_bounds__(kPlainThreads)
   StorePlainRow(size, value_gradient, 1, block.lane, to + own.value);
 }
 
-/// Blocks: (sequences · heads, tiles of queries).
+/// Blocks: tiles of queries of every head.
 template <class T>
-__global__ void __launch_bounds__(kPlainThreads)
+__global__ void __launch_bounds__(kPlainThreads, 2)
     AttentionBackwardQueriesPlainKernel(AttentionShape shape, const T* qkv, const float* log_sums,
                                         const T* attended_gradient, const float* row_dots,
                                         T* qkv_gradient) {
@@ -225,10 +226,9 @@ __global__ void __launch_bounds__(kPlainThreads)
   float* gradients = queries + tile;
   float* keys = gradients + tile;
   float* values = keys + tile;
-  const PlainBlock block = OwnRows();
+  const PlainBlock block = OwnRows<MostWork::kLastTile>(shape, shape.heads);
   float* row = values + tile + block.row * kSharedRow;
-  const auto heads = static_cast<unsigned>(shape.heads);
-  const HeadPlace at = PlaceOfHead(shape, blockIdx.x / heads, blockIdx.x % heads);
+  const HeadPlace at = PlaceOfHead(shape, block.sequence, block.head);
   const int64_t query = block.first + block.row;
   const auto source = [&](const T* matrix, int64_t stride, int64_t column, int64_t first) {
     return PlainSource<T>{matrix + (at.first_row + first) * stride + column, stride,

@@ -2,17 +2,19 @@
 // size is a multiple of 8; smaller heads leave zeros in the tiles. Streams one side's tiles past
 // the other side's, double-buffered with cp.async. Knows no types but bf16.
 //
-// Sizes (registers: 255 per thread, 65,536 per SM; shared memory of sm_90: 227 KiB per SM, sm_80:
-// 163), with r row tiles of 16 per warp, 4 warps, s streamed rows, size D. In float registers per
-// thread, an accumulator of (16 r × n) takes r · n / 2.
-//   forward, D 64:   r 2, s 64: output 64 + scores 64; tiles 128 + 4 · 64 rows · 128 B = 48 KiB
-//   forward, D 128:  r 2, s 32: output 128 + scores 32; tiles 128 + 4 · 32 rows · 256 B = 64 KiB
-//   keys, D 64:      r 2, s 32: two outputs 128 + scores 2 · 32; 2 · 128 + 4 · 32 rows = 48 KiB
-//   keys, D 128:     r 1, s 32: two outputs 128 + scores 2 · 16; 2 · 64 + 4 · 32 rows = 64 KiB
-//   queries, D 64:   r 2, s 32: output 64 + scores 2 · 32; 2 · 128 + 4 · 32 rows = 48 KiB
-//   queries, D 128:  r 1, s 32: output 64 + scores 2 · 16; 2 · 64 + 4 · 32 rows = 64 KiB
-// so that two blocks fit an SM. Two row tiles per warp halve what an operand b costs in shared
-// memory: 256 bytes for each 2 · 2048 multiply-adds.
+// Sizes, with r row tiles of 16 rows per warp, 4 warps, s streamed rows, heads of D: an accumulator
+// of 16 r × n takes r · n / 2 registers of a thread, of which it has 255 (65,536 per SM: two blocks
+// of 128 threads). Shared memory per SM: 163 KiB on sm_80, 227 on sm_90 and sm_100.
+//                r  s   float accumulators               tiles                     registers
+//   forward  64  2  64  output 64, scores 64             128 + 4 · 64 rows, 48 KiB  246 245 230
+//   forward 128  2  32  output 128, scores 32            128 + 4 · 32 rows, 64 KiB  255 255 255
+//   keys     64  2  32  outputs 2 · 64, scores 2 · 32    256 + 4 · 32 rows, 48 KiB  255 255 255
+//   keys    128  1  32  outputs 2 · 64, scores 2 · 16    128 + 4 · 32 rows, 64 KiB  255 255 253
+//   queries  64  2  32  output 64, scores 2 · 32         256 + 4 · 32 rows, 48 KiB  247 243 168
+//   queries 128  1  32  output 64, scores 2 · 16         128 + 4 · 32 rows, 64 KiB  167 166 168
+// The registers are ptxas 13.0's for sm_80, sm_90, sm_100; only `keys 64` spills, 16 bytes on the
+// first two. Two row tiles halve what an operand b costs: an ldmatrix of 512 bytes, 4 cycles of
+// shared memory, then feeds four mma of 2048 multiply-adds each. Larger tiles do not fit.
 #pragma once
 
 #include "runtime/cuda/kernels/head_place.cuh"
@@ -98,7 +100,7 @@ __device__ __forceinline__ void ForOwnScores(Body body) {
   }
 }
 
-/// Blocks: (sequences · heads, tiles of queries, those with most keys first).
+/// Blocks: tiles of queries of every head.
 template <class Cut>
 __global__ void __launch_bounds__(kTileThreads)
     AttentionForwardTensorKernel(AttentionShape shape, const Bfloat16* qkv, Bfloat16* attended,
@@ -110,9 +112,9 @@ __global__ void __launch_bounds__(kTileThreads)
   const SharedAddress keys = queries + Cut::kOwnBytes;
   const SharedAddress values = keys + 2 * Cut::kStreamBytes;
   const int warp_row = static_cast<int>(threadIdx.x) / kWarp * kRowTiles * 16;
-  const int64_t head = blockIdx.x % static_cast<unsigned>(shape.heads);
-  const HeadPlace at = PlaceOfHead(shape, blockIdx.x / static_cast<unsigned>(shape.heads), head);
-  const int64_t first = static_cast<int64_t>(gridDim.y - 1 - blockIdx.y) * Cut::kOwn;
+  const OwnTile own = TileOfBlock<MostWork::kLastTile>(shape, shape.heads, Cut::kOwn);
+  const HeadPlace at = PlaceOfHead(shape, own.sequence, own.head);
+  const int64_t first = own.tile * Cut::kOwn;
   const int64_t end = first + Cut::kOwn < shape.sequence ? first + Cut::kOwn : shape.sequence;
   const auto tiles = static_cast<int>(Blocks(end, kStream));
   const auto start = [&](int tile) {

@@ -8,7 +8,7 @@
 
 namespace pipelag::cuda {
 
-/// Blocks: (sequences · key heads, tiles of keys, those with most queries first). Steps run over
+/// Blocks: tiles of keys of every key head. Steps run over
 /// the heads that share these keys, in order, and over the tiles of queries from the diagonal on.
 template <class Cut>
 __global__ void __launch_bounds__(kTileThreads)
@@ -26,16 +26,15 @@ __global__ void __launch_bounds__(kTileThreads)
   const SharedAddress gradients = queries + 2 * Cut::kStreamBytes;
   const int thread = static_cast<int>(threadIdx.x);
   const int warp_row = thread / kWarp * kRowTiles * 16;
-  const auto kv_heads = static_cast<unsigned>(shape.kv_heads);
-  const int64_t sequence = blockIdx.x / kv_heads;
+  const OwnTile block = TileOfBlock<MostWork::kFirstTile>(shape, shape.kv_heads, Cut::kOwn);
   const auto group = static_cast<int>(shape.heads / shape.kv_heads);
-  const int64_t first_head = static_cast<int64_t>(blockIdx.x % kv_heads) * group;
-  const HeadPlace own = PlaceOfHead(shape, sequence, first_head);
-  const int64_t first = static_cast<int64_t>(blockIdx.y) * Cut::kOwn;
+  const int64_t first_head = block.head * group;
+  const HeadPlace own = PlaceOfHead(shape, block.sequence, first_head);
+  const int64_t first = block.tile * Cut::kOwn;
   const int64_t first_tile = first / kStream;
   const auto tiles = static_cast<int>(Blocks(shape.sequence, kStream) - first_tile);
   const auto start = [&](int step) {
-    const HeadPlace at = PlaceOfHead(shape, sequence, first_head + step / tiles);
+    const HeadPlace at = PlaceOfHead(shape, block.sequence, first_head + step / tiles);
     const int64_t from = (first_tile + step % tiles) * kStream;
     const auto place = static_cast<SharedAddress>(step % 2 * Cut::kStreamBytes);
     StartTile<kStream, kSize, kTileThreads>(RowsOf(shape, qkv, shape.stride(), at, at.query, from),
@@ -102,7 +101,7 @@ __global__ void __launch_bounds__(kTileThreads)
                               {to + own.value, shape.stride(), rows, cols});
 }
 
-/// Blocks: (sequences · heads, tiles of queries, those with most keys first).
+/// Blocks: tiles of queries of every head.
 template <class Cut>
 __global__ void __launch_bounds__(kTileThreads)
     AttentionBackwardQueriesTensorKernel(AttentionShape shape, const Bfloat16* qkv,
@@ -117,9 +116,9 @@ __global__ void __launch_bounds__(kTileThreads)
   const SharedAddress values = keys + 2 * Cut::kStreamBytes;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp_row = static_cast<int>(threadIdx.x) / kWarp * kRowTiles * 16;
-  const auto heads = static_cast<unsigned>(shape.heads);
-  const HeadPlace at = PlaceOfHead(shape, blockIdx.x / heads, blockIdx.x % heads);
-  const int64_t first = static_cast<int64_t>(gridDim.y - 1 - blockIdx.y) * Cut::kOwn;
+  const OwnTile own = TileOfBlock<MostWork::kLastTile>(shape, shape.heads, Cut::kOwn);
+  const HeadPlace at = PlaceOfHead(shape, own.sequence, own.head);
+  const int64_t first = own.tile * Cut::kOwn;
   const int64_t end = first + Cut::kOwn < shape.sequence ? first + Cut::kOwn : shape.sequence;
   const auto tiles = static_cast<int>(Blocks(end, kStream));
   const auto start = [&](int tile) {

@@ -23,7 +23,7 @@ constexpr int kColumnWarps = 4;
 /// partials (kSums, chunks, cols): each warp of a block takes every kColumnWarps-th row of the
 /// chunk blockIdx.y, each lane kWidth columns; then the warps' sums are added in order.
 template <int kWidth, class Terms>
-__global__ void __launch_bounds__(kColumnWarps* kWarp)
+__global__ void __launch_bounds__(kColumnWarps* kWarp, 6)
     SumChunksKernel(int64_t rows, int64_t cols, Terms terms, float* partials) {
   constexpr int kSums = Terms::kSums;
   __shared__ float shared[kColumnWarps - 1][kSums][kWarp][kWidth];

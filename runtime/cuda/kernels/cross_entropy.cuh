@@ -45,7 +45,7 @@ __device__ __forceinline__ SoftmaxSum Join(SoftmaxSum a, SoftmaxSum b) {
 }
 
 template <class T>
-__global__ void __launch_bounds__(kRowThreads)
+__global__ void __launch_bounds__(kRowThreads, 4)
     CrossEntropyForwardKernel(int64_t cols, int64_t stride, const Token* targets, const T* logits,
                               float* log_sums, double* row_losses) {
   __shared__ SoftmaxSum shared[kRowWarps];

@@ -1,5 +1,6 @@
-// Kernels of elementwise.h: a thread works on one pack. Knows neither where a matrix comes from nor
-// who launches it.
+// Kernels of elementwise.h: a thread works on one pack. Where the compiler might fuse a product
+// with a sum, fmaf or RoundedProduct says whether it is, since GELU with a bias and without are to
+// have the same bits. Knows neither where a matrix comes from nor who launches it.
 #pragma once
 
 #include "runtime/cuda/kernels/columns.cuh"
@@ -67,18 +68,18 @@ constexpr float kSteepest = 80;
 
 template <class T>
 __device__ __forceinline__ float Gelu(float x) {
-  const float power = fminf(x * (kGeluLinear + kGeluCubic * (x * x)), kSteepest);
+  const float power = fminf(x * fmaf(kGeluCubic, x * x, kGeluLinear), kSteepest);
   return x / (1 + Exponential<T>(power));
 }
 
 template <class T>
 __device__ __forceinline__ float GeluDerivative(float x) {
   const float square = x * x;
-  const float power = fminf(x * (kGeluLinear + kGeluCubic * square), kSteepest);
-  const float slope = kGeluLinear + 3 * kGeluCubic * square;
+  const float power = fminf(x * fmaf(kGeluCubic, square, kGeluLinear), kSteepest);
+  const float slope = fmaf(3 * kGeluCubic, square, kGeluLinear);
   const float e = Exponential<T>(power);
   const float s = 1 / (1 + e);
-  return s - x * s * (e * s) * slope;
+  return fmaf(-x * s * (e * s), slope, s);
 }
 
 template <class T, int kWidth, bool kBias>
@@ -108,7 +109,9 @@ __device__ __forceinline__ void GeluBackwardPack(const T* x, T* gradient, float 
   Load(x, v);
   Load(gradient, result);
   PIPELAG_UNROLL
-  for (int k = 0; k < kWidth; ++k) result[k] *= GeluDerivative<T>(v[k]);
+  for (int k = 0; k < kWidth; ++k) {
+    result[k] = RoundedProduct(result[k], GeluDerivative<T>(v[k]));
+  }
   Store(result, gradient);
   Round<T>(result);
 }

@@ -55,12 +55,12 @@ void EmbedBackward(Stream stream, const Token* tokens, int64_t batch, int64_t se
   SortPass(stream, {tokens, base + at.once, positions, 8}, base + at.counts, base + at.twice);
   WithWidth<T>(
       [&]<int kWidth>() {
-        const int64_t width = Blocks(cols, kEmbedThreads * kWidth);
-        Launch(stream, {positions, width}, kEmbedThreads, 0, AddRowsKernel<T, kWidth>, tokens,
-               base + at.twice, positions, cols, x_gradient, token_gradient);
+        Launch(stream, {positions, Blocks(cols, kRowsThreads * kWidth)}, kRowsThreads, 0,
+               AddRowsKernel<T, kWidth>, tokens, base + at.twice, positions, cols, x_gradient,
+               token_gradient);
         if (position_gradient == nullptr) return;
-        Launch(stream, {sequence, width}, kEmbedThreads, 0, AddPositionsKernel<T, kWidth>, batch,
-               sequence, cols, x_gradient, position_gradient);
+        Launch(stream, {sequence, Blocks(cols, kEmbedThreads * kWidth)}, kEmbedThreads, 0,
+               AddPositionsKernel<T, kWidth>, batch, sequence, cols, x_gradient, position_gradient);
       },
       cols);
 }

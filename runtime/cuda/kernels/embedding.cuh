@@ -111,42 +111,56 @@ static __global__ void __launch_bounds__(kWarp)
   });
 }
 
+constexpr int kRowsThreads = 64;
+constexpr uint32_t kNoRow = 0xffffffffu;
+
 /// Blocks: (sorted places, packs of a row). The block at the first place of a token adds that
-/// token's rows in their order; the others end.
+/// token's rows in their order; the others end. Frequent tokens have thousands of rows: their
+/// positions are looked up together, and many rows are under way at a time.
 template <class T, int kWidth>
-__global__ void AddRowsKernel(const Token* tokens, const uint32_t* order, int64_t positions,
-                              int64_t cols, const T* x_gradient, float* token_gradient) {
+__global__ void __launch_bounds__(kRowsThreads, 10)
+    AddRowsKernel(const Token* tokens, const uint32_t* order, int64_t positions, int64_t cols,
+                  const T* x_gradient, float* token_gradient) {
+  __shared__ uint32_t rows[kRowsThreads];
+  constexpr int kAtOnce = 16;
   const int64_t first = blockIdx.x;
   const Token token = tokens[order[first]];
   if (first > 0 && tokens[order[first - 1]] == token) return;
-  const int64_t j = (static_cast<int64_t>(blockIdx.y) * kEmbedThreads + threadIdx.x) * kWidth;
-  if (j >= cols) return;
-  float sum[kWidth];
-  Load(token_gradient + token * cols + j, sum);
-  // Frequent tokens have thousands of rows, of which several have to be under way at a time.
-  constexpr int kAtOnce = 8;
-  int64_t i = first;
-  for (bool own = true; own;) {
-    float v[kAtOnce][kWidth];
-    int count = 0;
-    PIPELAG_UNROLL
-    for (int n = 0; n < kAtOnce; ++n) {
-      own = own && i + n < positions && tokens[order[i + n]] == token;
-      if (own) {
-        Load(x_gradient + order[i + n] * cols + j, v[n]);
-        count = n + 1;
-      }
+  const int thread = static_cast<int>(threadIdx.x);
+  const int64_t j = (static_cast<int64_t>(blockIdx.y) * kRowsThreads + thread) * kWidth;
+  const bool inside = j < cols;
+  float sum[kWidth] = {};
+  if (inside) Load(token_gradient + token * cols + j, sum);
+  bool more = true;
+  for (int64_t base = first; more; base += kRowsThreads) {
+    uint32_t row = kNoRow;
+    if (base + thread < positions) {
+      const uint32_t position = order[base + thread];
+      if (tokens[position] == token) row = position;
     }
-    PIPELAG_UNROLL
-    for (int n = 0; n < kAtOnce; ++n) {
-      if (n < count) {
+    __syncthreads();  // some may still read those before
+    rows[thread] = row;
+    __syncthreads();
+    more = rows[kRowsThreads - 1] != kNoRow;
+    int n = 0;
+    for (; inside && n < kRowsThreads && rows[n + kAtOnce - 1] != kNoRow; n += kAtOnce) {
+      float v[kAtOnce][kWidth];
+      PIPELAG_UNROLL
+      for (int a = 0; a < kAtOnce; ++a) Load(x_gradient + rows[n + a] * cols + j, v[a]);
+      PIPELAG_UNROLL
+      for (int a = 0; a < kAtOnce; ++a) {
         PIPELAG_UNROLL
-        for (int k = 0; k < kWidth; ++k) sum[k] += v[n][k];
+        for (int k = 0; k < kWidth; ++k) sum[k] += v[a][k];
       }
     }
-    i += kAtOnce;
+    for (; inside && n < kRowsThreads && rows[n] != kNoRow; ++n) {
+      float v[kWidth];
+      Load(x_gradient + rows[n] * cols + j, v);
+      PIPELAG_UNROLL
+      for (int k = 0; k < kWidth; ++k) sum[k] += v[k];
+    }
   }
-  Store(sum, token_gradient + token * cols + j);
+  if (inside) Store(sum, token_gradient + token * cols + j);
 }
 
 /// Blocks: (positions of a sequence, packs of a row).

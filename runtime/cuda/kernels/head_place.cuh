@@ -23,6 +23,26 @@ PIPELAG_ANYWHERE inline HeadPlace PlaceOfHead(const AttentionShape& shape, int64
           key + shape.kv_heads * shape.head_size, (sequence * shape.heads + head) * shape.sequence};
 }
 
+/// What a block owns: a tile of rows of a head of a sequence, `head` counted over all sequences.
+/// Blocks that start one behind the other own the tiles of one head, whose rows that stream past
+/// them then stay in the cache; the tile with most to do comes first.
+struct OwnTile {
+  int64_t tile;
+  int64_t sequence;
+  int64_t head;
+};
+enum class MostWork { kFirstTile, kLastTile };
+template <MostWork kMost>
+__device__ __forceinline__ OwnTile TileOfBlock(const AttentionShape& shape, int64_t heads,
+                                               int64_t rows) {
+  const auto tiles = static_cast<uint32_t>(Blocks(shape.sequence, rows));
+  const uint32_t head = blockIdx.x / tiles;
+  const uint32_t place = blockIdx.x - head * tiles;
+  const uint32_t sequence = head / static_cast<uint32_t>(heads);
+  return {kMost == MostWork::kFirstTile ? place : tiles - 1 - place, sequence,
+          head - sequence * static_cast<uint32_t>(heads)};
+}
+
 __device__ __forceinline__ float ScoreScale(const AttentionShape& shape) {
   return 1 / sqrtf(static_cast<float>(shape.head_size));
 }

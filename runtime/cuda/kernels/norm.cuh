@@ -1,5 +1,6 @@
 // Kernels of norm.h: a warp works on a row, whose first pass brings it into the cache for the
-// others. Knows neither how many rows a block has nor who launches it.
+// others. Where the compiler might fuse a product with a sum, fmaf says that it is: the two ways of
+// the forward have the same bits. Knows neither how many rows a block has nor who launches it.
 #pragma once
 
 #include "runtime/cuda/kernels/columns.cuh"
@@ -32,8 +33,9 @@ struct NormInput {
 };
 
 template <class T, int kWidth, bool kRms, bool kAdded>
-__global__ void NormForwardKernel(int64_t rows, int64_t cols, NormInput<T> input, const float* gain,
-                                  const float* shift, float* mean, float* inverse_deviation, T* y) {
+__global__ void __launch_bounds__(kNormWarps* kWarp, 8)
+    NormForwardKernel(int64_t rows, int64_t cols, NormInput<T> input, const float* gain,
+                      const float* shift, float* mean, float* inverse_deviation, T* y) {
   const int64_t row = NormRow();
   if (row >= rows) return;
   const T* in = (kAdded ? input.sum : input.x) + row * cols;
@@ -59,7 +61,7 @@ __global__ void NormForwardKernel(int64_t rows, int64_t cols, NormInput<T> input
     PIPELAG_UNROLL
     for (int k = 0; k < kWidth; ++k) {
       sum += v[k];
-      squares += v[k] * v[k];
+      squares = fmaf(v[k], v[k], squares);
     }
   });
   const float count = static_cast<float>(cols);
@@ -71,7 +73,7 @@ __global__ void NormForwardKernel(int64_t rows, int64_t cols, NormInput<T> input
       float v[kWidth];
       Load(in + j, v);
       PIPELAG_UNROLL
-      for (int k = 0; k < kWidth; ++k) squares += (v[k] - m) * (v[k] - m);
+      for (int k = 0; k < kWidth; ++k) squares = fmaf(v[k] - m, v[k] - m, squares);
     });
   }
   const float r = 1 / sqrtf(WarpSum(squares) / count + kNormEpsilon);
@@ -80,12 +82,14 @@ __global__ void NormForwardKernel(int64_t rows, int64_t cols, NormInput<T> input
     float g[kWidth];
     Load(in + j, v);
     Load(gain + j, g);
-    PIPELAG_UNROLL
-    for (int k = 0; k < kWidth; ++k) v[k] = (v[k] - m) * r * g[k];
     if (!kRms && shift != nullptr) {
-      Load(shift + j, g);
+      float s[kWidth];
+      Load(shift + j, s);
       PIPELAG_UNROLL
-      for (int k = 0; k < kWidth; ++k) v[k] += g[k];
+      for (int k = 0; k < kWidth; ++k) v[k] = fmaf((v[k] - m) * r, g[k], s[k]);
+    } else {
+      PIPELAG_UNROLL
+      for (int k = 0; k < kWidth; ++k) v[k] = (v[k] - m) * r * g[k];
     }
     Store(v, y + row * cols + j);
   });
@@ -96,10 +100,10 @@ __global__ void NormForwardKernel(int64_t rows, int64_t cols, NormInput<T> input
 }
 
 template <class T, int kWidth, bool kRms>
-__global__ void NormBackwardInputKernel(int64_t rows, int64_t cols, const T* y_gradient, const T* x,
-                                        const float* gain, const float* mean,
-                                        const float* inverse_deviation, const T* residual_gradient,
-                                        T* x_gradient) {
+__global__ void __launch_bounds__(kNormWarps* kWarp, 8)
+    NormBackwardInputKernel(int64_t rows, int64_t cols, const T* y_gradient, const T* x,
+                            const float* gain, const float* mean, const float* inverse_deviation,
+                            const T* residual_gradient, T* x_gradient) {
   const int64_t row = NormRow();
   if (row >= rows) return;
   const T* in = x + row * cols;

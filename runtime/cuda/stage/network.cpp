@@ -195,7 +195,8 @@ void DeviceNetwork<T>::HeadBackwardWeight(Stream stream, const ResultPlaces& pla
   const BlockTools<T> tools = Tools(stream);
   LinearBackwardWeight(tools.linear, {rows_, cols_, vocabulary_, places_.logit_stride}, loss_scale,
                        static_cast<const T*>(from[kLogitGradient]),
-                       static_cast<const T*>(from[kFinalNorm]), gradients + tensors_.head, nullptr);
+                       static_cast<const T*>(from[kFinalNorm]), gradients + tensors_.head_gradient,
+                       nullptr);
   NormBackwardWeight(stream, norm_, rows_, cols_, norm_gradient,
                      static_cast<const T*>(StreamIn(tensors_.blocks.size(), buffers)),
                      static_cast<const float*>(from[kFinalMean]),

@@ -21,7 +21,7 @@ struct Sizes {
   int64_t rows;
   int64_t cols;
   int64_t inner;
-  int64_t hidden;
+  int64_t hidden;  ///< of SwiGLU twice the inner size
   int64_t qkv;
   int64_t heads;
   int64_t logit_stride;
@@ -137,7 +137,7 @@ void PlaceScratch(const Sizes& sizes, StagePlaces& places) {
   }
   for (size_t& offset : at.stream_gradients) offset = places.scratch.Take(places.boundary_bytes);
   at.narrow = places.scratch.Take(places.boundary_bytes);
-  at.activated = places.scratch.Take(sizes.Of(kActivated));
+  if (sizes.hidden != sizes.inner) at.activated = places.scratch.Take(sizes.Of(kActivated));
   at.row_dots = places.scratch.Take(sizes.Of(kLogSums));
   at.norm_sums = places.scratch.Take(sizes.Floats(NormScratch(sizes.rows, sizes.cols)));
   const int64_t widest = std::max({sizes.cols, sizes.qkv, sizes.hidden});

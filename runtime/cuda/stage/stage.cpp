@@ -41,6 +41,7 @@ class Stage : public DeviceStage {
                      void* input_gradient, void* kept) override;
   void BackwardWeight(Stream stream, const void* activation, const Token* tokens, const void* kept,
                       float loss_scale, float* gradients) override;
+  void JoinTied(Stream stream, float* gradients) override;
   void SquaredNorms(Stream stream, const float* gradients, double* norms) override;
   void ClipFactor(Stream stream, const double* squared_norms, int count, double max_norm,
                   float* factor) override;
@@ -79,7 +80,7 @@ Stage<T>::Stage(const DeviceStageOptions& options, std::unique_ptr<Products> pro
                  *products_) {
   weights_.Take(layout_bytes());
   if (kCopies) copies_ = weights_.Take(static_cast<size_t>(layout().size()) * sizeof(T));
-  gradients_.Take(layout_bytes());
+  gradients_.Take(static_cast<size_t>(layout().gradient_size()) * sizeof(float));
   state_.Take(network_.table_bytes());
   optimizer_state_ = state_.Take(optimizer_.state_bytes());
   scratch_.Take(products_->workspace_bytes());
@@ -146,6 +147,13 @@ void Stage<T>::BackwardWeight(Stream stream, const void* activation, const Token
 }
 
 template <class T>
+void Stage<T>::JoinTied(Stream stream, float* gradients) {
+  if (!layout().joins()) return;
+  const StageTensor& tied = *layout().tied();
+  AddBuffer(stream, tied.elements(), gradients + layout().size(), gradients + tied.offset);
+}
+
+template <class T>
 void Stage<T>::SquaredNorms(Stream stream, const float* gradients, double* norms) {
   optimizer_.SquaredNorms(stream, gradients, norms);
 }
@@ -161,6 +169,10 @@ void Stage<T>::Update(Stream stream, float* gradients, const void* source, void*
                       int64_t number, const void* taken_at, const float* factor) {
   optimizer_.Update(stream, gradients, static_cast<const float*>(source), WeightsTo(target), rate,
                     number, static_cast<const float*>(taken_at), factor);
+  const int64_t joined = layout().gradient_size() - layout().size();
+  if (joined > 0) {
+    Clear(stream, static_cast<size_t>(joined) * sizeof(float), gradients + layout().size());
+  }
 }
 
 template <class T>

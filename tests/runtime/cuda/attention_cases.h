@@ -17,7 +17,9 @@ struct CpuAttention {
         probabilities(Size(shape.batch * shape.heads * shape.sequence * shape.sequence)),
         attended(Size(shape.rows() * shape.cols())),
         log_sums(Size(shape.row_elements())) {
-    Attention<float>(network, shape.batch).Probabilities(qkv.data(), probabilities.data());
+    pipelag::Products<float> products(ProductPrecision::kFp32);
+    Attention<float>(network, shape.batch, products)
+        .Probabilities(qkv.data(), probabilities.data());
     for (int64_t b = 0; b < shape.batch; ++b) {
       for (int64_t h = 0; h < shape.heads; ++h) {
         for (int64_t t = 0; t < shape.sequence; ++t) Attend(shape, qkv, b, h, t);
@@ -42,7 +44,8 @@ struct CpuAttention {
     std::vector<float> x_gradient(Size(shape.rows() * shape.cols()));
     AttentionTensors at;
     at.query = 0;
-    Attention<float>(network, shape.batch)
+    pipelag::Products<float> products(ProductPrecision::kFp32);
+    Attention<float>(network, shape.batch, products)
         .BackwardInput(weights.data(), at, qkv.data(), probabilities.data(),
                        attended_gradient.data(), gradient.data(), x_gradient.data());
     return gradient;

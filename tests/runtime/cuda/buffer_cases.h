@@ -15,8 +15,8 @@ inline KernelCase ConvertCase(KernelMemory& memory, bool compared, int64_t eleme
   KernelCase c(memory, compared);
   const std::vector<float> values = Normal(elements, 1);
   const float* from = c.Input<float>(values);
-  Bfloat16* to = c.Result<Bfloat16>("bf16", elements, Doubles(Rounded<Bfloat16>(values)), 0);
-  float* back = c.Result<float>("float", elements, Doubles(Rounded<Bfloat16>(values)), 0);
+  Bfloat16* to = c.Result<Bfloat16>("bf16", elements, c.Wide(Rounded<Bfloat16>(values)), 0);
+  float* back = c.Result<float>("float", elements, c.Wide(Rounded<Bfloat16>(values)), 0);
   c.moved_bytes = static_cast<double>(elements) * 12;
   c.launch = [=] {
     ConvertToBfloat16(nullptr, elements, from, to);
@@ -35,9 +35,9 @@ inline KernelCase AddCopiesCase(KernelMemory& memory, bool compared, int64_t ele
     for (size_t i = 0; i < values.size(); ++i) expected[i] += values[i];
     of.push_back(c.Input<float>(values));
   }
-  float* sum = c.Result<float>("sum", elements, Doubles(expected), 0);
+  float* sum = c.Result<float>("sum", elements, c.Wide(expected), 0);
   float* grown =
-      c.Changed<float>("grown", std::vector<float>(expected.size(), 0.0f), Doubles(expected), 0);
+      c.Changed<float>("grown", std::vector<float>(expected.size(), 0.0f), c.Wide(expected), 0);
   c.moved_bytes = static_cast<double>(elements) * 4 * static_cast<double>(copies + 1);
   c.launch = [=] {
     AddCopies(nullptr, elements, of, sum);
@@ -72,7 +72,7 @@ inline KernelCase ClipCase(KernelMemory& memory, bool compared, const std::vecto
   const auto pieces_count = static_cast<int64_t>(plan.pieces.size());
   double* squared = c.Result<double>("squared norms", count, norms, 1e-14);
   float* factor = c.Result<float>("factor", 1, {static_cast<double>(expected)}, 1e-7);
-  float* gradients = c.Changed<float>("gradients", values, Doubles(scaled), 1e-7);
+  float* gradients = c.Changed<float>("gradients", values, c.Wide(scaled), 1e-7);
   c.moved_bytes = static_cast<double>(end) * 12;
   c.launch = [=] {
     SquaredNorms(nullptr, count, pieces_count, pieces, first_pieces, gradients, sums, squared);

@@ -63,6 +63,9 @@ class LateStage : public DeviceStage {
       inner_->BackwardWeight(nullptr, activation, tokens, kept, loss_scale, gradients);
     });
   }
+  void JoinTied(Stream stream, float* gradients) override {
+    Do(stream, [=, this] { inner_->JoinTied(nullptr, gradients); });
+  }
   void SquaredNorms(Stream stream, const float* gradients, double* norms) override {
     Do(stream, [=, this] { inner_->SquaredNorms(nullptr, gradients, norms); });
   }

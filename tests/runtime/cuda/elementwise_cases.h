@@ -29,7 +29,7 @@ KernelCase AddBiasCase(KernelMemory& memory, bool compared, const MatrixSize& si
     pipelag::AddBias(1, size.cols, bias.data(), expected.data() + i * size.stride);
   }
   const float* added = c.Input<float>(bias);
-  T* x = c.Changed<T>("x", before, Doubles(expected), kTolerance<T>);
+  T* x = c.Changed<T>("x", before, c.Wide(expected), kTolerance<T>);
   c.moved_bytes = static_cast<double>(size.elements()) * 2 * sizeof(T);
   c.launch = [=] { AddBias(nullptr, size.rows, size.cols, size.stride, added, x); };
   return c;
@@ -48,7 +48,7 @@ KernelCase AddBiasAndResidualCase(KernelMemory& memory, bool compared, const Mat
   }
   const float* added = size.bias ? c.Input<float>(bias) : nullptr;
   const T* beside = c.Input<T>(residual);
-  T* x = c.Changed<T>("x", before, Doubles(expected), kTolerance<T>);
+  T* x = c.Changed<T>("x", before, c.Wide(expected), kTolerance<T>);
   c.moved_bytes = static_cast<double>(size.elements()) * 3 * sizeof(T);
   c.launch = [=] { AddBiasAndResidual(nullptr, size.rows, size.cols, added, beside, x); };
   return c;
@@ -70,7 +70,7 @@ KernelCase ColumnSumsCase(KernelMemory& memory, bool compared, const MatrixSize&
   }
   const T* x = c.Input<T>(values);
   float* scratch = ColumnScratch(c, size);
-  float* sums = c.Changed<float>("sums", before, Doubles(expected), kExact);
+  float* sums = c.Changed<float>("sums", before, c.Wide(expected), kExact);
   c.moved_bytes = static_cast<double>(size.elements()) * sizeof(T);
   c.launch = [=] { AddColumnSums(nullptr, size.rows, size.cols, size.stride, x, scratch, sums); };
   return c;
@@ -89,8 +89,8 @@ KernelCase GeluForwardCase(KernelMemory& memory, bool compared, const MatrixSize
     pipelag::GeluForward(size.rows, size.cols, biased.data(), expected.data());
   }
   const float* added = size.bias ? c.Input<float>(bias) : nullptr;
-  T* x = c.Changed<T>("x", before, Doubles(biased), kExact);
-  T* y = c.Result<T>("y", size.elements(), Doubles(expected), kTolerance<T>);
+  T* x = c.Changed<T>("x", before, c.Wide(biased), kExact);
+  T* y = c.Result<T>("y", size.elements(), c.Wide(expected), kTolerance<T>);
   c.moved_bytes = static_cast<double>(size.elements()) * (size.bias ? 3 : 2) * sizeof(T);
   c.launch = [=] { BiasGeluForward(nullptr, size.rows, size.cols, added, x, y); };
   return c;
@@ -110,12 +110,12 @@ KernelCase GeluBackwardCase(KernelMemory& memory, bool compared, const MatrixSiz
     pipelag::AddColumnSums(size.rows, size.cols, stored.data(), bias_expected.data());
   }
   const T* x = c.Input<T>(values);
-  T* gradient = c.Changed<T>("gradient", before, Doubles(expected), kTolerance<T>);
+  T* gradient = c.Changed<T>("gradient", before, c.Wide(expected), kTolerance<T>);
   float* scratch = ColumnScratch(c, size);
   float* bias = nullptr;
   if (size.bias) {
     // Roundings of the summands may fall to the other side.
-    bias = c.Changed<float>("bias gradient", bias_before, Doubles(bias_expected), kTolerance<T>);
+    bias = c.Changed<float>("bias gradient", bias_before, c.Wide(bias_expected), kTolerance<T>);
   }
   c.moved_bytes = static_cast<double>(size.elements()) * 3 * sizeof(T);
   c.launch = [=] { BiasGeluBackward(nullptr, size.rows, size.cols, x, gradient, scratch, bias); };
@@ -140,8 +140,8 @@ KernelCase SwiGluForwardCase(KernelMemory& memory, bool compared, const MatrixSi
   }
   const float* gate_bias = size.bias ? c.Input<float>(gate) : nullptr;
   const float* up_bias = size.bias ? c.Input<float>(up) : nullptr;
-  T* x = c.Changed<T>("gate and up", before, Doubles(biased), kExact);
-  T* y = c.Result<T>("y", size.elements(), Doubles(expected), kTolerance<T>);
+  T* x = c.Changed<T>("gate and up", before, c.Wide(biased), kExact);
+  T* y = c.Result<T>("y", size.elements(), c.Wide(expected), kTolerance<T>);
   c.moved_bytes = static_cast<double>(size.elements()) * (size.bias ? 5 : 3) * sizeof(T);
   c.launch = [=] { SwiGluForward(nullptr, size.rows, size.cols, gate_bias, up_bias, x, y); };
   return c;
@@ -159,7 +159,7 @@ KernelCase SwiGluBackwardCase(KernelMemory& memory, bool compared, const MatrixS
   }
   const T* x = c.Input<T>(values);
   const T* dy = c.Input<T>(y_gradient);
-  T* gradient = c.Result<T>("gradient", 2 * size.elements(), Doubles(expected), kTolerance<T>);
+  T* gradient = c.Result<T>("gradient", 2 * size.elements(), c.Wide(expected), kTolerance<T>);
   c.moved_bytes = static_cast<double>(size.elements()) * 5 * sizeof(T);
   c.launch = [=] { SwiGluBackward(nullptr, size.rows, size.cols, x, dy, gradient); };
   return c;
@@ -190,7 +190,7 @@ KernelCase RotateCase(KernelMemory& memory, bool compared, const RotationSize& s
     }
   }
   const std::vector<float> before = Rounded<T>(Normal(rows * stride, 1));
-  std::vector<double> expected = Doubles(before);
+  std::vector<double> expected = c.Wide(before);
   for (int64_t row = 0; compared && row < rows; ++row) {
     for (int64_t h = 0; h < size.heads; ++h) {
       for (int64_t i = 0; i < half; ++i) {

@@ -1,13 +1,16 @@
-// The emulator finds what it is there to find, and multiplies fragments as matrices.
+// The emulator finds what it is there to find, and multiplies fragments as matrices; the places of
+// a tile's chunks, each its own and free of bank conflicts.
 #include "tests/runtime/cuda/emulator/emulator.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 #include <vector>
 
 #include "models/random.h"
 #include "runtime/cuda/kernels/instructions.cuh"
+#include "runtime/cuda/kernels/tiles.cuh"
 #include "runtime/cuda/launch.h"
 
 namespace pipelag::cuda {
@@ -138,6 +141,43 @@ TEST(Emulator, FragmentsMultiplyAsMatrices) {
       }
     }
   }
+}
+
+template <int kSize>
+void ExpectGoodPlaces() {
+  constexpr int kRows = 32;
+  constexpr int kChunks = kSize / kChunk;
+  constexpr SharedAddress kTile = 1024 + 256;
+  std::set<SharedAddress> places;
+  for (int row = 0; row < kRows; ++row) {
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      const SharedAddress place = TilePlace<kSize>(kTile, row, chunk);
+      places.insert(place);
+      EXPECT_EQ(place % kChunkBytes, 0u);
+      EXPECT_LT(place - kTile, static_cast<unsigned>(kRows * kRowBytes<kSize>));
+      const SharedAddress first = TilePlace<kSize>(kTile, row, chunk % 2);
+      EXPECT_EQ(StepAlong(first, chunk / 2), place) << row << ' ' << chunk;
+      if (row + 16 < kRows) {
+        EXPECT_EQ(StepDown<kSize>(place, 16), TilePlace<kSize>(kTile, row + 16, chunk));
+      }
+    }
+  }
+  EXPECT_EQ(places.size(), static_cast<size_t>(kRows * kChunks));
+  for (int row = 0; row < kRows; row += 8) {
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      // 32 banks of 4 bytes are eight chunks.
+      std::set<SharedAddress> banks;
+      for (int r = row; r < row + 8; ++r) {
+        banks.insert(TilePlace<kSize>(kTile, r, chunk) / kChunkBytes % 8);
+      }
+      EXPECT_EQ(banks.size(), 8u) << row << ' ' << chunk;
+    }
+  }
+}
+
+TEST(Tiles, EightRowsAreReadFromAllBanks) {
+  ExpectGoodPlaces<64>();
+  ExpectGoodPlaces<128>();
 }
 
 TEST(Bfloat16, RoundsToTheNearestAndTiesToEven) {

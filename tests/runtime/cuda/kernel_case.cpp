@@ -79,6 +79,16 @@ T* KernelCase::Changed(std::string of, const std::vector<float>& before,
   return at;
 }
 
+void KernelCase::Same(std::string of, const void* a, const void* b) {
+  const auto find = [&](const void* at) {
+    const auto found = std::find_if(buffers_.begin(), buffers_.end(),
+                                    [&](const Buffer& buffer) { return buffer.at.get() == at; });
+    CHECK(found != buffers_.end());
+    return &*found;
+  };
+  pairs_.push_back({std::move(of), find(a), find(b)});
+}
+
 void KernelCase::Prepare() {
   for (const Buffer& buffer : buffers_) {
     memory_->Write(buffer.before.data(), buffer.before.size(), buffer.at.get());
@@ -109,6 +119,10 @@ std::vector<Deviation> KernelCase::Compare() const {
     }
     deviations.push_back({expected.of, largest > 0 ? error / largest : error, expected.tolerance});
   }
+  for (const Pair& pair : pairs_) {
+    const bool same = Contents(*pair.a) == Contents(*pair.b);
+    deviations.push_back({pair.of, same ? 0.0 : 1.0, 0});
+  }
   return deviations;
 }
 
@@ -124,9 +138,13 @@ std::vector<std::byte> KernelCase::Bits() const {
 std::vector<float> Normal(int64_t count, uint64_t seed, double deviation) {
   constexpr size_t kPeriod = 65536;
   std::vector<float> values(Size(count));
-  for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = i < kPeriod ? static_cast<float>(deviation * StandardNormal(RandomBits(seed, i)))
-                            : values[i - kPeriod];
+  const size_t first = std::min(values.size(), kPeriod);
+  for (size_t i = 0; i < first; ++i) {
+    values[i] = static_cast<float>(deviation * StandardNormal(RandomBits(seed, i)));
+  }
+  for (size_t i = first; i < values.size(); i += kPeriod) {
+    std::copy_n(values.begin(), std::min(kPeriod, values.size() - i),
+                values.begin() + static_cast<int64_t>(i));
   }
   return values;
 }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -23,6 +24,10 @@ class KernelMemory {
   virtual void Read(const void* from, size_t bytes, void* to) = 0;
 };
 
+inline std::vector<double> Doubles(const std::vector<float>& values) {
+  return {values.begin(), values.end()};
+}
+
 /// How far a result lies from what was expected, relative to the largest number expected.
 struct Deviation {
   std::string of;
@@ -36,6 +41,11 @@ class KernelCase {
   KernelCase(KernelMemory& memory, bool compared) : memory_(&memory), compared_(compared) {}
 
   bool compared() const { return compared_; }
+
+  /// What is expected, or nothing.
+  std::vector<double> Wide(const std::vector<float>& values) const {
+    return compared_ ? Doubles(values) : std::vector<double>();
+  }
 
   /// Numbers that the kernel reads, rounded to T where T is Bfloat16.
   template <class T>
@@ -54,6 +64,9 @@ class KernelCase {
   template <class T>
   T* Changed(std::string of, const std::vector<float>& before, std::vector<double> expected,
              double tolerance);
+
+  /// Two buffers that are to be the same to the last bit after the launch.
+  void Same(std::string of, const void* a, const void* b);
 
   void* Scratch(size_t bytes) { return Add(std::vector<std::byte>(bytes).data(), bytes); }
 
@@ -82,6 +95,12 @@ class KernelCase {
     double tolerance;
   };
 
+  struct Pair {
+    std::string of;
+    const Buffer* a;
+    const Buffer* b;
+  };
+
   std::byte* Add(const void* before, size_t bytes);
   template <class T>
   void Expect(std::string of, std::vector<double> expected, double tolerance);
@@ -89,8 +108,9 @@ class KernelCase {
 
   KernelMemory* memory_;
   bool compared_;
-  std::vector<Buffer> buffers_;
+  std::deque<Buffer> buffers_;  ///< stay where they are
   std::vector<Expected> expected_;
+  std::vector<Pair> pairs_;
 };
 
 struct NamedCase {
@@ -111,10 +131,6 @@ template <class T>
 std::vector<float> Rounded(std::vector<float> values) {
   for (float& value : values) value = ToFloat(FromFloat<T>(value));
   return values;
-}
-
-inline std::vector<double> Doubles(const std::vector<float>& values) {
-  return {values.begin(), values.end()};
 }
 
 inline size_t Size(int64_t count) { return static_cast<size_t>(count); }

@@ -4,6 +4,7 @@
 #include "tests/runtime/cuda/attention_cases.h"
 #include "tests/runtime/cuda/buffer_cases.h"
 #include "tests/runtime/cuda/elementwise_cases.h"
+#include "tests/runtime/cuda/fused_cases.h"
 #include "tests/runtime/cuda/kernel_case.h"
 #include "tests/runtime/cuda/norm_cases.h"
 #include "tests/runtime/cuda/token_cases.h"
@@ -115,6 +116,11 @@ void AddSmall(CaseList& list, const char* type) {
   AddElementwise<T>(list, type, {1, 1, 1, false});
   AddElementwise<T>(list, type, {70, 264, 280, true});
   AddElementwise<T>(list, type, {70, 264, 264, false});
+  list.Add(Name("FusedNorm", type, "70x264"), FusedNormCase<T>,
+           NormSize{NormChoice::kLayer, 70, 264, true});
+  list.Add(Name("FusedNorm", type, "9x35"), FusedNormCase<T>,
+           NormSize{NormChoice::kRms, 9, 35, false});
+  list.Add(Name("FusedGelu", type, "70x264"), FusedGeluCase<T>, MatrixSize{70, 264, 264, true});
   list.Add(Name("AddColumnSums", type, "1100x9"), ColumnSumsCase<T>, MatrixSize{1100, 9, 9, true});
   AddRotation<T>(list, type, {2, 5, 3, 16, 1});
   AddRotation<T>(list, type, {1, 7, 2, 6, -1});
@@ -150,24 +156,24 @@ std::vector<NamedCase> SmallCases() {
 std::vector<NamedCase> LargeCases() {
   CaseList list(false);
   constexpr const char* kType = "bf16";
-  // Micro-batches of 8 × 1024 tokens of GPT-2 1.5B; attention of GPT-2 124M as well, and one of
+  // Micro-batches of 4 × 1024 tokens of GPT-2 1.5B; attention of GPT-2 124M as well, and one of
   // larger heads that share keys.
-  constexpr int64_t kRows = 8192;
+  constexpr int64_t kRows = 4096;
   constexpr int64_t kCols = 1600;
   AddNorms<Bfloat16>(list, kType, {NormChoice::kLayer, kRows, kCols, true});
   AddNorms<Bfloat16>(list, kType, {NormChoice::kRms, kRows, kCols, true});
-  AddElementwise<Bfloat16>(list, kType, {kRows, 4 * kCols, 4 * kCols, true});
-  AddTokens<Bfloat16>(list, kType, {8, 1024, kCols, 50257, true});
+  AddElementwise<Bfloat16>(list, kType, {kRows / 2, 4 * kCols, 4 * kCols, true});
+  AddTokens<Bfloat16>(list, kType, {4, 1024, kCols, 50257, true});
   for (const int64_t heads : {12, 25}) {
     AddAttention<Bfloat16>(list, kType, {8, 1024, heads, heads, 64});
   }
-  AddAttention<Bfloat16>(list, kType, {4, 4096, 32, 8, 128});
-  AddRotation<Bfloat16>(list, kType, {4, 4096, 40, 128, 1});
-  AddLogits<Bfloat16>(list, kType, {2048, 50257, 50304});
-  AddLogits<Bfloat16>(list, kType, {2048, 50257, 50257});
-  constexpr int64_t kParameters = 1 << 26;
-  list.Add("Convert_64Mi", ConvertCase, kParameters);
-  list.Add("Clip_64Mi", ClipCase, std::vector<int64_t>{kParameters});
+  AddAttention<Bfloat16>(list, kType, {2, 4096, 32, 8, 128});
+  AddRotation<Bfloat16>(list, kType, {2, 4096, 40, 128, 1});
+  AddLogits<Bfloat16>(list, kType, {1024, 50257, 50304});
+  AddLogits<Bfloat16>(list, kType, {1024, 50257, 50257});
+  constexpr int64_t kParameters = 1 << 25;
+  list.Add("Convert_32Mi", ConvertCase, kParameters);
+  list.Add("Clip_32Mi", ClipCase, std::vector<int64_t>{kParameters});
   return list.Take();
 }
 

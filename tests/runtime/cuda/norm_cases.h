@@ -48,10 +48,10 @@ KernelCase NormForwardCase(KernelMemory& memory, bool compared, const NormSize& 
   const float* shift = size.optional ? c.Input<float>(in.shift) : nullptr;
   float* mean = nullptr;
   if (size.kind == NormChoice::kLayer) {
-    mean = c.Result<float>("mean", size.rows, Doubles(in.mean), kExact);
+    mean = c.Result<float>("mean", size.rows, c.Wide(in.mean), kExact);
   }
-  float* deviation = c.Result<float>("deviation", size.rows, Doubles(in.deviation), kExact);
-  T* y = c.Result<T>("y", size.rows * size.cols, Doubles(in.y), kTolerance<T>);
+  float* deviation = c.Result<float>("deviation", size.rows, c.Wide(in.deviation), kExact);
+  T* y = c.Result<T>("y", size.rows * size.cols, c.Wide(in.y), kTolerance<T>);
   c.moved_bytes = static_cast<double>(size.rows * size.cols) * 2 * sizeof(T);
   c.launch = [=] {
     NormForward(nullptr, size.kind, size.rows, size.cols, x, gain, shift, mean, deviation, y);
@@ -76,13 +76,13 @@ KernelCase AddNormForwardCase(KernelMemory& memory, bool compared, const NormSiz
   const T* beside = c.Input<T>(residual);
   const float* gain = c.Input<float>(in.gain);
   const float* shift = size.optional ? c.Input<float>(in.shift) : nullptr;
-  T* sum = c.Result<T>("sum", size.rows * size.cols, Doubles(in.x), kExact);
+  T* sum = c.Result<T>("sum", size.rows * size.cols, c.Wide(in.x), kExact);
   float* mean = nullptr;
   if (size.kind == NormChoice::kLayer) {
-    mean = c.Result<float>("mean", size.rows, Doubles(in.mean), kExact);
+    mean = c.Result<float>("mean", size.rows, c.Wide(in.mean), kExact);
   }
-  float* deviation = c.Result<float>("deviation", size.rows, Doubles(in.deviation), kExact);
-  T* y = c.Result<T>("y", size.rows * size.cols, Doubles(in.y), kTolerance<T>);
+  float* deviation = c.Result<float>("deviation", size.rows, c.Wide(in.deviation), kExact);
+  T* y = c.Result<T>("y", size.rows * size.cols, c.Wide(in.y), kTolerance<T>);
   c.moved_bytes = static_cast<double>(size.rows * size.cols) * 4 * sizeof(T);
   c.launch = [=] {
     AddNormForward(nullptr, size.kind, size.rows, size.cols, x, added, beside, gain, shift, sum,
@@ -110,8 +110,8 @@ KernelCase NormBackwardInputCase(KernelMemory& memory, bool compared, const Norm
   const float* deviation = c.Input<float>(in.deviation);
   // In place where there is something to add to.
   T* dx = size.optional
-              ? c.Changed<T>("x gradient", residual, Doubles(expected), kTolerance<T>)
-              : c.Result<T>("x gradient", size.rows * size.cols, Doubles(expected), kTolerance<T>);
+              ? c.Changed<T>("x gradient", residual, c.Wide(expected), kTolerance<T>)
+              : c.Result<T>("x gradient", size.rows * size.cols, c.Wide(expected), kTolerance<T>);
   c.moved_bytes = static_cast<double>(size.rows * size.cols) * (size.optional ? 4 : 3) * sizeof(T);
   c.launch = [=] {
     NormBackwardInput(nullptr, size.kind, size.rows, size.cols, dy, x, gain, mean, deviation,
@@ -140,10 +140,10 @@ KernelCase NormBackwardWeightCase(KernelMemory& memory, bool compared, const Nor
   const float* deviation = c.Input<float>(in.deviation);
   auto* scratch =
       static_cast<float*>(c.Scratch(Size(NormScratch(size.rows, size.cols)) * sizeof(float)));
-  float* gain_gradient = c.Changed<float>("gain gradient", before, Doubles(gain), kExact);
+  float* gain_gradient = c.Changed<float>("gain gradient", before, c.Wide(gain), kExact);
   float* shift_gradient = nullptr;
   if (shifted) {
-    shift_gradient = c.Changed<float>("shift gradient", before, Doubles(shift), kExact);
+    shift_gradient = c.Changed<float>("shift gradient", before, c.Wide(shift), kExact);
   }
   c.moved_bytes = static_cast<double>(size.rows * size.cols) * 2 * sizeof(T);
   c.launch = [=] {

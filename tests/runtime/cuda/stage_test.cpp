@@ -236,6 +236,36 @@ TEST(DeviceStage, GradientsOfMicrobatchesAddUp) {
   EXPECT_LT(WorstError(chain.networks[0]->layout(), sums[0].data(), sums[1].data()), 1e-6);
 }
 
+// One stage joins both gradients of a tied embedding; of two, each has one.
+TEST(DeviceStage, TiedHeadsAreTheCpus) {
+  NetworkShape shape = Shaped(0);
+  shape.tied = true;
+  for (const int stages : {1, 2}) {
+    StageChain<float> reference = Reference(shape, stages);
+    DeviceChain chain = Device(reference, OptionsFor(shape, StagePrecision::kFloat32), true);
+    const auto tokens = RandomTokens(shape, kBatch, 7);
+    const auto targets = RandomTokens(shape, kBatch, 17);
+    reference.Forward(tokens.data(), targets.data());
+    reference.Backward(tokens.data(), targets.data(), kScale);
+    chain.Forward(tokens.data(), targets.data());
+    chain.BackwardInHalves(tokens.data(), targets.data(), kScale);
+    for (size_t s = 0; s < chain.networks.size(); ++s) {
+      const StageLayout& layout = chain.networks[s]->layout();
+      ASSERT_EQ(layout.joins(), stages == 1);
+      ASSERT_NE(layout.tied(), nullptr);
+      JoinTied(layout, reference.gradients[s].data());
+      auto* gradients = chain.gradients[s].as<float>();
+      chain.networks[s]->JoinTied(nullptr, gradients);
+      Wait(nullptr);
+      EXPECT_LT(WorstError(layout, gradients, reference.gradients[s].data()), 1e-5) << stages;
+      chain.networks[s]->Update(nullptr, gradients, chain.weights[s].get(), chain.weights[s].get(),
+                                0.01f, 1, nullptr, nullptr);
+      Wait(nullptr);
+      EXPECT_EQ(Largest(gradients, layout.gradient_size()), 0) << stages;
+    }
+  }
+}
+
 TEST(DeviceStage, RecomputationKeepsLess) {
   for (const size_t kind : {size_t{0}, size_t{7}}) {
     DeviceChain none(OptionsFor(Shaped(kind), StagePrecision::kBfloat16), 2, true);

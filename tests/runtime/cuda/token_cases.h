@@ -48,7 +48,7 @@ KernelCase EmbedForwardCase(KernelMemory& memory, bool compared, const EmbedSize
   const Token* of = c.Copied(tokens);
   const float* table = c.Input<float>(tokens_table);
   const float* positions = size.positions ? c.Input<float>(positions_table) : nullptr;
-  T* x = c.Result<T>("x", rows * size.cols, Doubles(expected), kTolerance<T>);
+  T* x = c.Result<T>("x", rows * size.cols, c.Wide(expected), kTolerance<T>);
   c.moved_bytes = static_cast<double>(rows * size.cols) * ((size.positions ? 8 : 4) + sizeof(T));
   c.launch = [=] {
     EmbedForward(nullptr, of, size.batch, size.sequence, size.cols, table, positions, x);
@@ -74,11 +74,11 @@ KernelCase EmbedBackwardCase(KernelMemory& memory, bool compared, const EmbedSiz
   const T* dx = c.Input<T>(x_gradient);
   void* scratch = c.Scratch(EmbedScratchBytes(rows));
   // The order of the CPU: not a bit may differ.
-  float* gradient = c.Changed<float>("token gradient", before, Doubles(expected), 0);
+  float* gradient = c.Changed<float>("token gradient", before, c.Wide(expected), 0);
   float* positions = nullptr;
   if (size.positions) {
     positions =
-        c.Changed<float>("position gradient", positions_before, Doubles(positions_expected), 0);
+        c.Changed<float>("position gradient", positions_before, c.Wide(positions_expected), 0);
   }
   std::vector<Token> different = tokens;
   std::sort(different.begin(), different.end());
@@ -155,7 +155,7 @@ KernelCase CrossEntropyBackwardCase(KernelMemory& memory, bool compared, const L
   }
   const Token* of = c.Copied(targets);
   const float* sums = c.Input<float>(log_sums);
-  T* gradient = c.Changed<T>("logit gradient", values, Doubles(expected), kTolerance<T>);
+  T* gradient = c.Changed<T>("logit gradient", values, c.Wide(expected), kTolerance<T>);
   c.moved_bytes = static_cast<double>(size.rows * size.cols) * 2 * sizeof(T);
   c.launch = [=] {
     CrossEntropyBackward(nullptr, size.rows, size.cols, size.stride, of, gradient, sums, scale,

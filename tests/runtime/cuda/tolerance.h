@@ -10,7 +10,7 @@ constexpr double kExact = 1e-5;
 
 /// Results stored as T: bf16 rounds to 8 bits, half a unit of the last one at a time.
 template <class T>
-constexpr double kTolerance = sizeof(T) == sizeof(float) ? kExact : 1.0 / 256;
+constexpr double kTolerance = sizeof(T) == sizeof(float) ? kExact : 1.01 / 256;
 
 /// Behind products of numbers that were themselves rounded to T on the way.
 template <class T>

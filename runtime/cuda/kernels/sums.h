@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "runtime/device/stream.h"
+#include "runtime/cuda/kernels/stream.h"
 
 namespace pipelag::cuda {
 

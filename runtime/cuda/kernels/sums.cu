@@ -1,7 +1,8 @@
+// The kernels of sums.h: each thread adds what lies a whole grid apart.
 #include <algorithm>
 
+#include "runtime/cuda/kernels/sums.h"
 #include "runtime/cuda/launch.h"
-#include "runtime/cuda/sums.h"
 
 namespace pipelag::cuda {
 namespace {
@@ -12,8 +13,8 @@ constexpr int64_t kMostBlocks = 4096;
 
 template <class Value>
 __global__ void AddKernel(Value* sum, const Value* summand, int64_t count) {
-  const int64_t stride = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += stride) {
+  const int64_t stride = int64_t{gridDim.x} * kThreads;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += stride) {
     sum[i] += summand[i];
   }
 }
