@@ -320,7 +320,7 @@ void StageNetwork<Real>::HeadBackward(const Real* weights, const Real* activatio
   LinearBackwardWeight(*products_, rows_, cols_, vocabulary_, logits, from[kFinalNorm],
                        gradients + head_gradient_);
   LinearBackwardInput(*products_, rows_, cols_, vocabulary_, logits, weights + head_,
-                      narrow_.data());
+                      narrow_.data(), Gradient::kAsBefore);
   std::fill(stream_gradient, stream_gradient + boundary_elements(), Real{0});
   block_.norm().Backward(narrow_.data(), StreamIn(tensors_.size(), activation),
                          weights + final_gain_, from[kFinalMean], from[kFinalDeviation],
