@@ -52,8 +52,8 @@ struct ModelledStep {
 std::optional<ModelledStep> ModelledStepOf(const Arguments& arguments, const Schedule& schedule,
                                            const std::vector<int>& split = {});
 
-/// What the exchange of a tied embedding's gradients takes, by --tied-exchange or the estimate, into
-/// `times`; holders on one rank exchange by pointer. `run` and `estimate` are null without
+/// What the exchange of a tied embedding's gradients takes, by --tied-exchange or the estimate,
+/// into `times`; holders on one rank exchange by pointer. `run` and `estimate` are null without
 /// --machine. Throws Error naming the flag for a time without --tied, and for a model whose head is
 /// its own.
 void TimeTied(const Arguments& arguments, const Program& program, const ModelledRun* run,
