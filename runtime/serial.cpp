@@ -269,6 +269,7 @@ class SerialRun {
       }
       stage.optimizer->Step(stage.gradients.data(), stage.Version(step), stage.Version(step + 1),
                             rate, step + 1, TakenAt(s, step));
+      stage.network.WeightsWritten(stage.Version(step + 1));
       if (options_.checkpoints != nullptr) {
         options_.checkpoints->Updated(static_cast<int>(s), step + 1, *stage.optimizer,
                                       stage.Version(step + 1));

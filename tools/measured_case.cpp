@@ -115,8 +115,7 @@ PredictedRun MeasuredCase::PredictedBy(const Efficiency& efficiency) const {
   if (reduction.empty()) reduction = ReductionsOf(schedule, estimate);
   ActionTimes times(program_, costs, reduction);
   TimeTied(row_.job, program_, run_ ? &*run_ : nullptr, run_ ? &estimate : nullptr, times);
-  const Simulation simulation =
-      Simulate(program_, times, {.most_actions_for_critical_cycle = 0});
+  const Simulation simulation = Simulate(program_, times, {.most_actions_for_critical_cycle = 0});
   PredictedRun predicted;
   predicted.step_time_s =
       static_cast<double>(simulation.metrics.step_time.RoundedUp().count()) * 1e-9;

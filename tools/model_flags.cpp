@@ -171,8 +171,8 @@ void TimeTied(const Arguments& arguments, const Program& program, const Modelled
     throw Error(fmt::format("{}: needs --tied", arguments.PlaceOf("tied-exchange")));
   }
   if (run != nullptr && !run->model.tied) {
-    throw Error(fmt::format("{}: {} has a head of its own", arguments.PlaceOf("tied"),
-                            run->model.name));
+    throw Error(
+        fmt::format("{}: {} has a head of its own", arguments.PlaceOf("tied"), run->model.name));
   }
   Nanoseconds exchange = estimate != nullptr ? estimate->tied_exchange : Nanoseconds{0};
   if (arguments.Has("tied-exchange")) exchange = arguments.Duration("tied-exchange");

@@ -196,6 +196,7 @@ int RunReal(const Arguments& arguments, std::string_view backend, Wire* wire, co
   for (const Series& series : all) {
     results.push_back(SeriesJson(series, corpus));
     results.back()["parameters"] = NetworkParameters(options.shape);
+    results.back()["precision"] = options.precision == ProductPrecision::kBf16 ? "bf16" : "fp32";
   }
   fmt::print("{}", JsonText(std::move(results)));
   return 0;

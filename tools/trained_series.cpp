@@ -132,9 +132,11 @@ std::string SeriesText(const std::vector<Series>& all, const TrainingOptions& op
   const TrainingResult& first = all.front().typical();
   const std::string from =
       first.first_step > 0 ? fmt::format(" from step {} on", first.first_step) : "";
-  const std::string kind =
-      options.shape.tied ? fmt::format(", tied head ({} parameters)", NetworkParameters(options.shape))
-                         : "";
+  std::string kind;
+  if (options.shape.tied) {
+    kind += fmt::format(", tied head ({} parameters)", NetworkParameters(options.shape));
+  }
+  if (options.precision == ProductPrecision::kBf16) kind += ", products in bf16";
   std::string text =
       fmt::format("trained on {}: {} layers of {} channels{}, {} tokens a step, {} steps{}, {}\n\n",
                   corpus.source, options.shape.layers, options.shape.hidden, kind,

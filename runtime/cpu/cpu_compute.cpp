@@ -227,6 +227,7 @@ void CpuCompute::Update(StageState& stage, const ComputeTask& task) {
   stage.optimizer->Step(
       gradients, stage.weights[static_cast<size_t>(task.weights)], target, rate, number,
       task.taken_at < 0 ? nullptr : stage.weights[static_cast<size_t>(task.taken_at)]);
+  stage.network.WeightsWritten(target);
   std::fill_n(gradients, layout.gradient_size(), 0.0f);
   stage.joined[static_cast<size_t>(task.gradients)] = false;
   if (!stage.plan.speaks) return;

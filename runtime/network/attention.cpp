@@ -143,14 +143,14 @@ void Attention<Real>::BackwardInput(const Real* weights, const AttentionTensors&
 
 template <class Real>
 void Attention<Real>::BackwardWeight(const AttentionTensors& at, const Real* qkv_gradient,
-                                     const Real* x, Real* gradients) const {
+                                     const Real* x, Real* gradients, Gradient gradient) const {
   const int64_t rows = batch_ * sequence_;
   ForMatrices(at, [&](int64_t w, int64_t bias, int64_t first, int64_t cols) {
     for (int64_t i = 0; bias >= 0 && i < rows; ++i) {
       AddColumnSums(1, cols, qkv_gradient + i * qkv_cols() + first, gradients + bias);
     }
     LinearBackwardWeight(*products_, rows, cols_, cols, qkv_gradient + first, qkv_cols(), x,
-                         gradients + w);
+                         gradients + w, at.key < 0 ? gradient : Gradient::kNew);
   });
 }
 

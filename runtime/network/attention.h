@@ -44,9 +44,9 @@ class Attention {
   void BackwardInput(const Real* weights, const AttentionTensors& at, const Real* qkv,
                      const Real* probabilities, const Real* attended_gradient, Real* qkv_gradient,
                      Real* x_gradient);
-  /// Adds to `gradients`.
+  /// Adds to `gradients`. `gradient`: whether BackwardInput has just been called for it.
   void BackwardWeight(const AttentionTensors& at, const Real* qkv_gradient, const Real* x,
-                      Real* gradients) const;
+                      Real* gradients, Gradient gradient = Gradient::kNew) const;
 
  private:
   void Rotate(Real direction, Real* qkv) const;

@@ -132,10 +132,10 @@ void NetworkBlock<Real>::Backward(const Real* weights, const BlockTensors& at, c
   LinearBackwardWeight(*products_, rows_, cols_, cols_, stream_gradient, from[kAttended],
                        gradients + at.projection);
   LinearBackwardInput(*products_, rows_, cols_, cols_, stream_gradient, weights + at.projection,
-                      narrow);
+                      narrow, Gradient::kAsBefore);
   attention_.BackwardInput(weights, at.attention, from[kQkv], from[kProbabilities], narrow, wide,
                            narrow);
-  attention_.BackwardWeight(at.attention, wide, from[kNorm1], gradients);
+  attention_.BackwardWeight(at.attention, wide, from[kNorm1], gradients, Gradient::kAsBefore);
   norm_.Backward(narrow, input, weights + at.norm1_gain, from[kMean1], from[kDeviation1],
                  stream_gradient, gradients + at.norm1_gain, Optional(gradients, at.norm1_shift));
 }

@@ -64,11 +64,11 @@ void FeedForward<Real>::Backward(const Real* weights, const FeedForwardTensors& 
   }
   // One pass for GELU and its bias.
   LinearBackwardInput(*products_, rows_, inner_, cols_, y_gradient, weights + at.down,
-                      hidden_gradient);
+                      hidden_gradient, Gradient::kAsBefore);
   BiasGeluBackward(rows_, inner_, hidden, hidden_gradient, Bias(gradients, at.up_bias));
   LinearBackwardWeight(*products_, rows_, cols_, inner_, hidden_gradient, x, gradients + at.up);
   LinearBackwardInput(*products_, rows_, cols_, inner_, hidden_gradient, weights + at.up,
-                      x_gradient);
+                      x_gradient, Gradient::kAsBefore);
 }
 
 template <class Real>

@@ -14,7 +14,7 @@ template <class Real>
 void LinearForward(Products<Real>& by, int64_t rows, int64_t inputs, int64_t outputs, const Real* x,
                    const Real* w, Real* y, int64_t ldy) {
   by.Multiply(Transpose::kNo, Transpose::kYes, rows, outputs, inputs, x, inputs, w, inputs, 0, y,
-              ldy);
+              ldy, {.b_weights = true});
 }
 template <class Real>
 void LinearForward(Products<Real>& by, int64_t rows, int64_t inputs, int64_t outputs, const Real* x,
@@ -26,22 +26,26 @@ void LinearForward(Products<Real>& by, int64_t rows, int64_t inputs, int64_t out
 template <class Real>
 void LinearBackwardInput(Products<Real>& by, int64_t rows, int64_t inputs, int64_t outputs,
                          const Real* y_gradient, int64_t ldy, const Real* w, Real beta,
-                         Real* x_gradient) {
+                         Real* x_gradient, Gradient gradient = Gradient::kNew) {
   by.Multiply(Transpose::kNo, Transpose::kNo, rows, inputs, outputs, y_gradient, ldy, w, inputs,
-              beta, x_gradient, inputs);
+              beta, x_gradient, inputs,
+              {.a_as_before = gradient == Gradient::kAsBefore, .b_weights = true});
 }
 template <class Real>
 void LinearBackwardInput(Products<Real>& by, int64_t rows, int64_t inputs, int64_t outputs,
-                         const Real* y_gradient, const Real* w, Real* x_gradient) {
-  LinearBackwardInput(by, rows, inputs, outputs, y_gradient, outputs, w, Real{0}, x_gradient);
+                         const Real* y_gradient, const Real* w, Real* x_gradient,
+                         Gradient gradient = Gradient::kNew) {
+  LinearBackwardInput(by, rows, inputs, outputs, y_gradient, outputs, w, Real{0}, x_gradient,
+                      gradient);
 }
 
 /// w_gradient += y_gradientᵀ · x.
 template <class Real>
 void LinearBackwardWeight(Products<Real>& by, int64_t rows, int64_t inputs, int64_t outputs,
-                          const Real* y_gradient, int64_t ldy, const Real* x, Real* w_gradient) {
+                          const Real* y_gradient, int64_t ldy, const Real* x, Real* w_gradient,
+                          Gradient gradient = Gradient::kNew) {
   by.Multiply(Transpose::kYes, Transpose::kNo, outputs, inputs, rows, y_gradient, ldy, x, inputs, 1,
-              w_gradient, inputs);
+              w_gradient, inputs, {.a_as_before = gradient == Gradient::kAsBefore});
 }
 template <class Real>
 void LinearBackwardWeight(Products<Real>& by, int64_t rows, int64_t inputs, int64_t outputs,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <unordered_map>
 #include <vector>
@@ -35,17 +36,31 @@ class Bf16Products {
   };
 
   void Multiply(const Shape& shape, const float* a, int64_t lda, const float* b, int64_t ldb,
-                float* c) {
+                float* c, const Operands& operands) {
     const bool ta = shape.transpose_a == Transpose::kYes;
     const bool tb = shape.transpose_b == Transpose::kYes;
     Prepared& prepared = For(shape);
-    prepared.a.set_data_handle(
-        Round(ta ? shape.k : shape.m, ta ? shape.m : shape.k, a, lda, rounded_a_));
-    prepared.b.set_data_handle(
-        Round(tb ? shape.n : shape.k, tb ? shape.k : shape.n, b, ldb, rounded_b_));
+    const Stored left{a, ta ? shape.k : shape.m, ta ? shape.m : shape.k, lda};
+    const Stored right{b, tb ? shape.n : shape.k, tb ? shape.k : shape.n, ldb};
+    if (operands.a_as_before) {
+      CHECK(left == left_);
+    } else {
+      Round(left, rounded_left_);
+      left_ = left;
+    }
+    prepared.a.set_data_handle(rounded_left_.data());
+    prepared.b.set_data_handle(operands.b_weights ? OfWeights(right)
+                                                  : Round(right, rounded_right_));
     prepared.c.set_data_handle(c);
     prepared.product.execute(stream_, prepared.arguments);
     stream_.wait();
+  }
+
+  void Forget(const float* weights, int64_t elements) {
+    for (auto it = weights_.lower_bound(weights);
+         it != weights_.end() && it->first < weights + elements; ++it) {
+      it->second.holds = false;
+    }
   }
 
  private:
@@ -82,24 +97,47 @@ class Bf16Products {
     return *prepared_.back();
   }
 
+  /// A matrix as it lies in memory, row by row.
+  struct Stored {
+    const float* values = nullptr;
+    int64_t rows = 0, cols = 0, ld = 0;
+    bool operator==(const Stored&) const = default;
+  };
+
   /// Without the gaps between rows.
-  static void* Round(int64_t rows, int64_t cols, const float* from, int64_t ld,
-                     std::vector<uint16_t>& to) {
-    const auto size = static_cast<size_t>(rows * cols);
+  static void* Round(const Stored& from, std::vector<uint16_t>& to) {
+    const auto size = static_cast<size_t>(from.rows * from.cols);
     if (to.size() < size) to.resize(size);
-    if (ld == cols) {
-      RoundToBf16(rows * cols, from, to.data());
+    if (from.ld == from.cols) {
+      RoundToBf16(from.rows * from.cols, from.values, to.data());
     } else {
-      for (int64_t i = 0; i < rows; ++i) RoundToBf16(cols, from + i * ld, to.data() + i * cols);
+      for (int64_t i = 0; i < from.rows; ++i) {
+        RoundToBf16(from.cols, from.values + i * from.ld, to.data() + i * from.cols);
+      }
     }
     return to.data();
   }
 
+  void* OfWeights(const Stored& matrix) {
+    CHECK(matrix.ld == matrix.cols);
+    Weights& weights = weights_[matrix.values];
+    if (!weights.holds) Round(matrix, weights.rounded);
+    weights.holds = true;
+    return weights.rounded.data();
+  }
+
+  struct Weights {
+    std::vector<uint16_t> rounded;
+    bool holds = false;
+  };
+
   dnnl::engine engine_{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream_{engine_};
   std::vector<std::unique_ptr<Prepared>> prepared_;
-  std::vector<uint16_t> rounded_a_;
-  std::vector<uint16_t> rounded_b_;
+  Stored left_;
+  std::vector<uint16_t> rounded_left_;
+  std::vector<uint16_t> rounded_right_;
+  std::map<const float*, Weights> weights_;  // by where they lie
 };
 
 void RoundToBf16(int64_t count, const float* from, uint16_t* to) {
@@ -118,7 +156,7 @@ void CheckPrecision(ProductPrecision precision) {
   float product = 0;
   try {
     Bf16Products().Multiply({Transpose::kNo, Transpose::kNo, 1, 1, 1, 1, false}, &one, 1, &one, 1,
-                            &product);
+                            &product, {});
   } catch (const dnnl::error& error) {
     throw Error(fmt::format(
         "oneDNN has no products of bfloat16 for this processor ({}): train in fp32", error.what()));
@@ -142,14 +180,15 @@ Products<double>::Products(ProductPrecision precision) {
 template <>
 void Products<float>::Multiply(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n,
                                int64_t k, const float* a, int64_t lda, const float* b, int64_t ldb,
-                               float beta, float* c, int64_t ldc) {
+                               float beta, float* c, int64_t ldc, const Operands& operands) {
   if (!bf16_) {
     pipelag::Multiply<float>(transpose_a, transpose_b, m, n, k, 1, a, lda, b, ldb, beta, c, ldc);
     return;
   }
   CHECK(beta == 0 || beta == 1);
   try {
-    bf16_->Multiply({transpose_a, transpose_b, m, n, k, ldc, beta == 1}, a, lda, b, ldb, c);
+    bf16_->Multiply({transpose_a, transpose_b, m, n, k, ldc, beta == 1}, a, lda, b, ldb, c,
+                    operands);
   } catch (const dnnl::error& error) {
     throw Error(fmt::format("a product of bfloat16 failed in oneDNN: {}", error.what()));
   }
@@ -158,9 +197,18 @@ void Products<float>::Multiply(Transpose transpose_a, Transpose transpose_b, int
 template <>
 void Products<double>::Multiply(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n,
                                 int64_t k, const double* a, int64_t lda, const double* b,
-                                int64_t ldb, double beta, double* c, int64_t ldc) {
+                                int64_t ldb, double beta, double* c, int64_t ldc,
+                                const Operands& /*operands*/) {
   pipelag::Multiply<double>(transpose_a, transpose_b, m, n, k, 1, a, lda, b, ldb, beta, c, ldc);
 }
+
+template <>
+void Products<float>::Forget(const float* weights, int64_t elements) {
+  if (bf16_) bf16_->Forget(weights, elements);
+}
+
+template <>
+void Products<double>::Forget(const double* /*weights*/, int64_t /*elements*/) {}
 
 template class Products<float>;
 template class Products<double>;

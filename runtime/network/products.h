@@ -17,6 +17,15 @@ enum class ProductPrecision : uint8_t {
 /// Throws Error if products of this precision cannot be had on this processor.
 void CheckPrecision(ProductPrecision precision);
 
+/// What is known of a product's operands, so that nothing is rounded twice.
+struct Operands {
+  bool a_as_before = false;  ///< a is the a of the product before, unchanged, with the same rows
+  bool b_weights = false;    ///< b is a matrix of weights, without gaps: see Products::Forget
+};
+
+/// Of two products behind each other: whether the second's gradient is that of the first.
+enum class Gradient : bool { kNew, kAsBefore };
+
 /// oneDNN's products of bfloat16, one primitive per shape.
 class Bf16Products;
 
@@ -36,7 +45,10 @@ class Products {
   /// even.
   void Multiply(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n, int64_t k,
                 const Real* a, int64_t lda, const Real* b, int64_t ldb, Real beta, Real* c,
-                int64_t ldc);
+                int64_t ldc, const Operands& operands = {});
+
+  /// Weights among these elements have been written: what was rounded of them no longer holds.
+  void Forget(const Real* weights, int64_t elements);
 
  private:
   std::unique_ptr<Bf16Products> bf16_;  ///< null: in the precision of Real

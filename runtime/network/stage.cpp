@@ -279,7 +279,7 @@ void StageNetwork<Real>::HeadBackward(const Real* weights, const Real* activatio
   LinearBackwardWeight(*products_, rows_, cols_, vocabulary_, logits, from[kFinalNorm],
                        gradients + tensors_.head_gradient);
   LinearBackwardInput(*products_, rows_, cols_, vocabulary_, logits, weights + tensors_.head,
-                      narrow_.data());
+                      narrow_.data(), Gradient::kAsBefore);
   std::fill(stream_gradient, stream_gradient + boundary_elements(), Real{0});
   block_.norm().Backward(narrow_.data(), StreamIn(tensors_.blocks.size(), activation),
                          weights + tensors_.final_gain, from[kFinalMean], from[kFinalDeviation],

@@ -19,12 +19,13 @@ namespace pipelag {
 /// x + mlp(norm(x)), see block.h. After the last block a norm, then logits = x · lm_headᵀ, then the
 /// cross-entropy with the targets.
 ///
-/// All buffers are the caller's. A slot is written by one Forward and read by the Backward of the
-/// same micro-batch, or by its BackwardInput and BackwardWeight; slots, weights and gradients of
-/// different calls may differ. The object holds scratch only: one per rank, used by one thread at a
-/// time, after PrepareThread(); results do not depend on which. Nothing is allocated after
-/// construction but what products in bf16 are prepared with, once per shape. Boundary tensors are
-/// (B, T, C). Real is float or double (double is slow and meant for tests).
+/// All buffers are the caller's; who writes weights says so (WeightsWritten). A slot is written by
+/// one Forward and read by the Backward of the same micro-batch, or by its BackwardInput and
+/// BackwardWeight; slots, weights and gradients of different calls may differ. The object holds
+/// scratch only: one per rank, used by one thread at a time, after PrepareThread(); results do not
+/// depend on which. Nothing is allocated after construction but what products in bf16 are prepared
+/// with, once per shape. Boundary tensors are (B, T, C). Real is float or double (double is slow
+/// and meant for tests).
 template <class Real>
 class StageNetwork {
  public:
@@ -76,6 +77,9 @@ class StageNetwork {
   void BackwardWeight(const Real* activation, const Token* tokens, const Real* kept,
                       Real* gradients);
   int64_t kept_elements() const { return kept_.size(); }
+
+  /// The weights at `weights` have been written since they were last read here.
+  void WeightsWritten(const Real* weights) { products_->Forget(weights, layout_.size()); }
 
  private:
   /// Where something lies between forward and backward: in the activation slot, in what

@@ -8,6 +8,7 @@
 
 #include "models/schedule/generators.h"
 #include "runtime/cpu/threads.h"
+#include "runtime/data/sampler.h"
 #include "runtime/network/products.h"
 #include "runtime/serial.h"
 #include "tests/runtime/network_kinds.h"
@@ -222,6 +223,39 @@ TEST_F(ProductsInBf16, EveryScheduleEndsWithTheWeightsOfTheSerialReference) {
       EXPECT_EQ(serial.weights_sha256, synchronous);
     }
   }
+}
+
+/// What is rounded once per version is rounded again for the next one: the losses of a run's second
+/// step are those of networks that have never seen the first.
+TEST_F(ProductsInBf16, ReadTheNewestWeights) {
+  TrainingOptions options = Options("sgd", "none", 2);
+  options.precision = ProductPrecision::kBf16;
+  options.learning_rate.warmup_updates = 0;
+  std::vector<std::vector<float>> after_one;
+  options.on_final_weights = [&](const std::vector<StageWeights>& weights) {
+    for (const StageWeights& stage : weights) {
+      after_one.emplace_back(stage.weights, stage.weights + stage.layout->size());
+    }
+  };
+  const Program program(Generate("1f1b", {.ranks = 2, .microbatches = 4}), 2);
+  TrainOnThreads(program.WithSteps(1), options, TestCorpus());
+  options.on_final_weights = {};
+  double sum = 0;
+  std::vector<Token> tokens(static_cast<size_t>(TokensPerStep(options, 1)));
+  std::vector<Token> targets(tokens.size());
+  for (int i = 4; i < 8; ++i) {
+    StageChain<float> chain(options.shape, 2, options.microbatch_size, 1, Recompute::kNone,
+                            ProductPrecision::kBf16);
+    chain.weights = after_one;
+    FillMicrobatch(TestCorpus(), options.seed, i, options.microbatch_size, options.shape.sequence,
+                   tokens.data(), targets.data());
+    sum += chain.Forward(tokens.data(), targets.data());
+  }
+  const double loss = sum / static_cast<double>(TokensPerStep(options, 4));
+  EXPECT_EQ(TrainOnThreads(program, options, TestCorpus()).step_losses.at(1), loss);
+  const TrainingResult serial = TrainSerially(PlanOf(program), options, TestCorpus());
+  EXPECT_EQ(serial.step_losses.at(1), loss);
+  EXPECT_NE(serial.step_losses.at(0), loss);
 }
 
 TEST_F(ProductsInBf16, GoOnFromTheirOwnCheckpointsOnly) {

@@ -90,8 +90,7 @@ TEST(Tied, CostsItsExchangeInASimulation) {
   EXPECT_EQ(bw.at("step_time_ns"), 24'000'000);
   for (const json& stage : bw.at("per_stage")) EXPECT_EQ(stage.at("weight_versions"), 2);
   // With a machine the model of costs knows how long it takes.
-  const std::string machine =
-      "--schedule 1f1b --ranks 4 --machine dgx-a100 --microbatch-size 1 --model ";
+  const std::string machine = "--schedule 1f1b --ranks 4 --machine dgx-a100 --model ";
   EXPECT_GT(makespan(machine + "gpt2-xl --tied"), makespan(machine + "gpt2-xl"));
   EXPECT_EQ(makespan(machine + "gpt2-xl --tied --tied-exchange 0ms"),
             makespan(machine + "gpt2-xl"));
@@ -125,7 +124,7 @@ TEST(Tied, StandsInTheScheduleAndItsFiles) {
   EXPECT_THAT(exchange.err, HasSubstr("--tied-exchange: needs --tied"));
   const Outcome own = place.Pipelag(
       "simulate --schedule 1f1b --ranks 2 --microbatches 4 --machine dgx-a100 --model Llama-2-7b "
-      "--microbatch-size 1 --tied");
+      "--tied");
   EXPECT_EQ(own.exit_code, 2);
   EXPECT_THAT(own.err, HasSubstr("has a head of its own"));
   EXPECT_EQ(place
@@ -136,7 +135,7 @@ TEST(Tied, StandsInTheScheduleAndItsFiles) {
             0);
   const Outcome converge = place.Pipelag(
       "converge --tied --delay 1:0 --steps 3 --layers 2 --hidden 16 --heads 2 --sequence 8 "
-      "--microbatch-size 2 --optimizer sgd --runs runs");
+      "--microbatch-size 2 --optimizer sgd --output runs");
   EXPECT_EQ(converge.exit_code, 2);
   EXPECT_THAT(converge.err, HasSubstr("tied embedding"));
 }

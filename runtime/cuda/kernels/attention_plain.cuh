@@ -2,7 +2,7 @@
 // whose size is no multiple of 8. The shape of attention_tensor.cuh's kernels with plain loops:
 // a block owns kPlainRows rows, four lanes each; tiles of the other side pass as floats in shared
 // memory, a number more per row than there are, so that lanes of different rows meet different
-// banks. Exact rather than quick: at most 4 · 32 · 129 + 2 · 32 · 33 floats, 73 KiB a block.
+// banks. Exact rather than quick: at most 4 · 32 · 129 + 32 · 33 floats, 69 KiB a block.
 #pragma once
 
 #include "runtime/cuda/kernels/head_place.cuh"

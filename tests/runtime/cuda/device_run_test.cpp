@@ -165,5 +165,27 @@ TEST(EmulatedRun, IsTheSerialReferencesWithinRounding) {
   }
 }
 
+TEST(EmulatedRun, IsOfTheSameBitsOnAnyNumberOfRanks) {
+  const Corpus corpus = GrammarCorpus(3, 4, 4000);
+  std::string digest;
+  for (const auto& [schedule, ranks] : {std::pair{"gpipe", 1}, {"1f1b", 2}}) {
+    SCOPED_TRACE(schedule);
+    const Program program(
+        Generate(schedule, {.ranks = ranks, .microbatches = 2, .norm = true, .tied = true}),
+        kSteps);
+    TrainingOptions options = Options(program, true);
+    options.shape.tied = true;
+    EmulatedBackend backend(ranks, 8);
+    const DeviceRun run{StagePrecision::kFloat32, DeviceTransport::kLocal};
+    const TrainingResult device =
+        TrainOnThreads(program, ValidatedOnDevice(options, backend, run, corpus), corpus,
+                       OnDevices(backend, run), {});
+    const TrainingResult serial = TrainSerially(PlanOf(program), options, corpus);
+    ExpectNear(device.validation_loss, serial.validation_loss, 1e-5);
+    EXPECT_TRUE(digest.empty() || device.weights_sha256 == digest);
+    digest = device.weights_sha256;
+  }
+}
+
 }  // namespace
 }  // namespace pipelag::cuda
