@@ -33,8 +33,9 @@ class Transport {
  public:
   virtual ~Transport() = default;
   virtual EventPtr Post(const Transfer& transfer, std::span<const EventPtr> after) = 0;
-  /// Replaces the gradients of every member stage of the group by their sum, added in ascending
-  /// order of the stages: (first + second) + third. `parts`: those of this rank, ascending. As with
+  /// Replaces the gradients of every member stage of the group, all copies of a slice, by their
+  /// sum. Those of one replica are added first, in ascending order of the stages: (first + second)
+  /// + third; then the replicas' sums likewise. `parts`: those of this rank, ascending. As with
   /// other collectives every member rank posts the same ones in the same order.
   virtual EventPtr PostGradientSum(int group, const std::vector<GradientPart>& parts,
                                    std::span<const EventPtr> after) = 0;
@@ -46,8 +47,9 @@ class Transport {
 
 /// "rank 1 waits for rank 0 to send F number 2": whoever waits for a half of a message, the
 /// `number`-th of its lane.
-std::string WaitingForMessage(const Lane& lane, bool send, int64_t number);
-/// "rank 1 waits for the other ranks of group 0".
-std::string WaitingForGroup(int rank, int group);
+std::string WaitingForMessage(const Schedule& schedule, const Lane& lane, bool send,
+                              int64_t number);
+/// "rank 1 waits for rank 0 to take the norm".
+std::string WaitingForGroup(const Schedule& schedule, int rank, int group);
 
 }  // namespace pipelag

@@ -115,7 +115,12 @@ class Worker {
     return forward ? posted_forward_ : posted_backward_;
   }
   void DoUpdate(const RunAction& action);
+  void PostReductions();
+  bool HasGradients(const CollectiveGroup& group, int64_t step) const;
   void DoReduction(const RunAction& action);
+  void PostNorms(bool at_once);
+  void RecordReduction(const RunAction& action, const std::shared_ptr<Reduction>& reduction);
+  std::vector<EventPtr> CopiesMet(const RunAction& norm) const;
   std::vector<EventPtr> TakeNorms(const RunAction& action, std::vector<double>& norms);
   EventPtr SumGradients(const RunAction& action);
   std::vector<EventPtr> LastIssued() const;
@@ -139,6 +144,10 @@ class Worker {
   std::map<std::pair<int, int64_t>, Message> posted_backward_;
   std::vector<StageState> stages_;
   std::map<std::pair<int, int64_t>, std::shared_ptr<Reduction>> reductions_;  // by group and step
+  LaneWalk next_reduction_;
+  std::map<std::pair<int, int64_t>, int> gradients_issued_;  // B and W, by stage and step
+  EventPtr last_issued_;                                     // of the compute lane
+  std::deque<std::pair<RunAction, std::shared_ptr<Reduction>>> norms_due_;
   std::deque<Issued> actions_;
   std::deque<Issued> transfers_;
   Nanoseconds lane_free_{0};

@@ -8,12 +8,14 @@
 #include <optional>
 
 #include "models/file.h"
+#include "runtime/processes/loss_messages.h"
 #include "runtime/processes/train.h"
 #include "runtime/runnable.h"
 #include "runtime/serial.h"
 #include "sim/simulator.h"
 #include "tools/emulate.h"
 #include "tools/flags.h"
+#include "tools/replica_flags.h"
 #include "tools/result.h"
 #include "tools/train_once.h"
 #include "tools/trained_series.h"
@@ -45,13 +47,13 @@ std::vector<Series> SeriesOf(const Arguments& arguments, bool serial, int64_t st
     const std::vector<int> delays = arguments.SmallNumbers("delay");
     const auto stages =
         static_cast<int>(arguments.CountOr("ranks", static_cast<int64_t>(delays.size())));
-    plans.push_back(
-        PlanOfDelays(delays, stages, static_cast<int>(arguments.Count("microbatches")), steps));
+    plans.push_back(PlanOfDelays(delays, stages, static_cast<int>(arguments.Count("microbatches")),
+                                 steps, ReplicasOf(arguments)));
     all.push_back({"serial", std::nullopt, {}, {}, {}, {}});
     return all;
   }
   for (const NamedSchedule& named : SchedulesOf(arguments)) {
-    Program program = Lower(named, arguments).WithSteps(steps);
+    Program program = WithReplicas(Lower(named, arguments), arguments).WithSteps(steps);
     plans.push_back(PlanOf(program));
     all.push_back({program.schedule().name, std::move(program), {}, {}, {}, {}});
   }
@@ -66,10 +68,6 @@ bool AnyOf(const Schedule& schedule, ActionKind kind) {
 
 /// Times measured on `source` must be all that `other` needs.
 void CheckPredictable(const std::string& place, const Schedule& source, const Schedule& other) {
-  if (source.streams > 1) {
-    throw Error(fmt::format("{}: {} runs in {} directions, so its times are none of a single stage",
-                            place, source.name, source.streams));
-  }
   if (source.stages != other.stages) {
     throw Error(fmt::format("{}: {} has {} stages, but {} has {}", place, source.name,
                             source.stages, other.name, other.stages));
@@ -99,13 +97,37 @@ size_t SourceOf(const Arguments& arguments, const std::vector<Series>& all, bool
   throw Error(fmt::format("{}: '{}' is none of the schedules run", place, name));
 }
 
+/// By group of `other`: what its reduction of gradients took, in the same part of the network, in
+/// a run of `source`. Whoever reduces nothing there takes no time here.
+std::vector<Nanoseconds> ReductionsFor(const Schedule& other, const Schedule& source,
+                                       const Trace& trace, int64_t warm_up) {
+  const std::vector<Nanoseconds> measured = ReductionTimes(trace, source.groups.size(), warm_up);
+  std::vector<Nanoseconds> of_slice(static_cast<size_t>(source.stages));
+  const auto slice = [](const Schedule& schedule, const CollectiveGroup& group) {
+    return static_cast<size_t>(schedule.SliceOf(group.stages.front()));
+  };
+  for (size_t g = 0; g < measured.size(); ++g) {
+    if (!MovesGradients(source.groups[g])) continue;
+    of_slice[slice(source, source.groups[g])] = measured[g];
+  }
+  std::vector<Nanoseconds> times;
+  for (const CollectiveGroup& group : other.groups) {
+    times.push_back(MovesGradients(group) ? of_slice[slice(other, group)] : Nanoseconds{0});
+  }
+  return times;
+}
+
 /// Simulates every schedule on costs calibrated on one of them.
 Costs Predict(std::vector<Series>& all, size_t source, int64_t warm_up) {
   // On the repetition that is shown: what slowed another one down is none of its business.
-  const Costs costs = Calibrate({all[source].typical().trace}, {.warm_up = warm_up});
+  const Trace& trace = all[source].typical().trace;
+  const Schedule& measured = all[source].program->schedule();
+  const Costs costs = Calibrate({OfSlices(trace, measured.stages)}, {.warm_up = warm_up});
   for (Series& series : all) {
     const Program executed = Unpaired(*series.program);
-    series.simulated = Simulate(executed, ActionTimes(executed, costs), {.spans = true});
+    const ActionTimes times(executed, costs,
+                            ReductionsFor(executed.schedule(), measured, trace, warm_up));
+    series.simulated = Simulate(executed, times, {.spans = true});
     series.simulated->trace.tokens_per_step = series.typical().trace.tokens_per_step;
   }
   return costs;
@@ -123,15 +145,9 @@ void RefuseUselessTimes(const Arguments& arguments) {
   if (!wanted) RefuseGiven(arguments, CostFlags(), "times are given for --compute emulated only");
 }
 
-/// Of processes the one with the last stage knows what every step came to.
-bool LogsHere(const Arguments& arguments, const Series& series, const Wire* wire) {
-  if (wire == nullptr) return true;
-  const Schedule& schedule = series.program->schedule();
-  if (schedule.streams > 1) {
-    throw Error(fmt::format("{}: {} runs in {} directions, so no process knows the loss of a step",
-                            arguments.PlaceOf("log"), schedule.name, schedule.streams));
-  }
-  return wire->rank() == schedule.placement[static_cast<size_t>(schedule.stages - 1)];
+/// Of processes one knows what every step came to.
+bool LogsHere(const Series& series, const Wire* wire) {
+  return wire == nullptr || wire->rank() == WatchingRank(series.program->schedule());
 }
 
 int RunReal(const Arguments& arguments, std::string_view backend, Wire* wire) {
@@ -161,7 +177,7 @@ int RunReal(const Arguments& arguments, std::string_view backend, Wire* wire) {
     throw Error(
         "checkpoints and files of weights are of one run: name one --schedule, no --repeat");
   }
-  if (arguments.Has("log") && LogsHere(arguments, all.front(), wire)) {
+  if (arguments.Has("log") && LogsHere(all.front(), wire)) {
     outside.log = std::make_unique<StepLog>(arguments.Output("log"), arguments.Has("resume"));
   }
   const int64_t warm_up = WarmUpOf(arguments);
@@ -212,20 +228,35 @@ int RunReal(const Arguments& arguments, std::string_view backend, Wire* wire) {
   return 0;
 }
 
+/// Before anybody waits for processes that nobody has started.
+void CheckWorldSize(const Arguments& arguments, int size) {
+  if (!arguments.Has("ranks")) return;
+  const int64_t ranks = arguments.Count("ranks");
+  const int replicas = ReplicasOf(arguments);
+  if (ranks * replicas == size) return;
+  throw Error(
+      replicas == 1
+          ? fmt::format("WORLD_SIZE is {}, but --ranks {}: there is a process for each rank", size,
+                        ranks)
+          : fmt::format("WORLD_SIZE is {}, but --ranks {} times --replicas {} is {}: there "
+                        "is a process for each rank of each replica",
+                        size, ranks, replicas, ranks * replicas));
+}
+
 int Run(const Arguments& arguments) {
   if (arguments.Has("compute") && arguments.Choice("compute", kComputes) == "emulated") {
     return RunEmulated(arguments);
   }
   RefuseUselessTimes(arguments);
+  if (arguments.Has("reduction")) {
+    throw Error(fmt::format("{}: real replicas take the time they take, give --replicas",
+                            arguments.PlaceOf("reduction")));
+  }
   const std::string backend =
       arguments.Has("backend") ? arguments.Choice("backend", kBackends) : std::string(kBackends[0]);
   if (backend != "mpi") return RunReal(arguments, backend, nullptr);
   const Launched launched = HowLaunched();
-  if (launched.by == Launched::By::kVariables && arguments.Has("ranks") &&
-      arguments.Count("ranks") != launched.size) {
-    throw Error(fmt::format("WORLD_SIZE is {}, but --ranks {}: there is a process for each rank",
-                            launched.size, arguments.Count("ranks")));
-  }
+  if (launched.by == Launched::By::kVariables) CheckWorldSize(arguments, launched.size);
   const auto patience = std::chrono::ceil<std::chrono::seconds>(
       arguments.Has("deadline") ? arguments.Duration("deadline") : Nanoseconds{kPatience});
   const std::unique_ptr<Wire> wire = OpenWire(launched, patience);
@@ -259,6 +290,13 @@ Subcommand RunCommand() {
           "--backend mpi: start as many processes as ranks with mpirun or srun, on one machine or\n"
           "many, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for each, as torchrun does.\n"
           "Rank 0 prints and writes the files.\n\n"
+          "--replicas trains several copies of the pipeline on one batch: each has --microbatches "
+          "of\n"
+          "it and --ranks of its own, and their gradients are added before every update, in the "
+          "order\n"
+          "of the replicas. With --backend mpi that is --ranks times --replicas processes; rank r "
+          "of\n"
+          "replica q is process q times --ranks plus r.\n\n"
           "--compute emulated trains nothing: every stage sleeps for its time (--forward ... "
           "--costs),\n"
           "messages are real, and the run is held against its simulation. Many more ranks than "
@@ -278,7 +316,8 @@ Subcommand RunCommand() {
       .reads_job = true,
       .flags = Concatenate(
           {ScheduleFlags(),
-           {{"steps", "COUNT", fmt::format("updates (default: {})", kDefaultSteps)},
+           {ReplicasFlag(),
+            {"steps", "COUNT", fmt::format("updates (default: {})", kDefaultSteps)},
             {"backend", "threads|serial|mpi",
              "a thread per rank, the serial reference, or a process per rank"},
             {"compute", "real|emulated", "train, or only take the times given (default: real)"},

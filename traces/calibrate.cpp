@@ -171,4 +171,31 @@ Costs Calibrate(const std::vector<Trace>& traces, const CalibrationOptions& opti
   return costs;
 }
 
+Trace OfSlices(Trace trace, int slices) {
+  for (Span& span : trace.spans) {
+    if (span.kind != ActionKind::kAllReduce) span.stage %= slices;
+  }
+  trace.stages = slices;
+  trace.stage_rank.resize(static_cast<size_t>(slices));
+  return trace;
+}
+
+std::vector<Nanoseconds> ReductionTimes(const Trace& trace, size_t groups, int64_t warm_up) {
+  std::vector<std::map<int64_t, Nanoseconds>> shortest(groups);  // by step
+  for (const Span& span : trace.spans) {
+    if (span.kind != ActionKind::kAllReduce || StepOf(span, trace) < warm_up) continue;
+    const Nanoseconds time = span.end - span.start;
+    auto& of_group = shortest.at(static_cast<size_t>(span.stage));
+    const auto [entry, fresh] = of_group.try_emplace(StepOf(span, trace), time);
+    if (!fresh) entry->second = std::min(entry->second, time);
+  }
+  std::vector<Nanoseconds> times(groups);
+  for (size_t g = 0; g < groups; ++g) {
+    std::vector<Nanoseconds> of_steps;
+    for (const auto& [step, time] : shortest[g]) of_steps.push_back(time);
+    if (!of_steps.empty()) times[g] = Median(std::move(of_steps)).RoundedUp();
+  }
+  return times;
+}
+
 }  // namespace pipelag

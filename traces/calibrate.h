@@ -22,4 +22,13 @@ struct CalibrationOptions {
 /// lacks F, or B and I/W, after dropping the warm-up.
 Costs Calibrate(const std::vector<Trace>& traces, const CalibrationOptions& options = {});
 
+/// The same run, told by slices of the network: what was done on any copy of a stage counts as done
+/// on the stage. `slices` of them; placed stage s is a copy of slice s mod `slices`. Groups of ARs
+/// keep their numbers.
+Trace OfSlices(Trace trace, int slices);
+
+/// By group, of `groups`: the median over the steps from `warm_up` on of the shortest of the
+/// members' AR spans, since whoever comes last to it waits for nobody. 0 for a group without any.
+std::vector<Nanoseconds> ReductionTimes(const Trace& trace, size_t groups, int64_t warm_up);
+
 }  // namespace pipelag

@@ -7,7 +7,7 @@
 #include <deque>
 #include <mutex>
 
-#include "runtime/network/gemm.h"
+#include "runtime/cpu/shared_sum.h"
 #include "runtime/runnable.h"
 #include "runtime/summation.h"
 
@@ -67,11 +67,9 @@ struct Channel {
   int64_t receives_posted = 0;
 };
 
-/// One summand, of either kind.
 struct Contribution {
-  int place = 0;  // in the order of summation
+  int rank = 0;
   std::span<double> values;
-  std::span<float> gradients;
   std::shared_ptr<LocalEvent> event;
 };
 
@@ -84,7 +82,8 @@ struct Meeting {
   Bell bell;
   size_t members = 0;  // summands of a round
   std::deque<Round> rounds;
-  std::vector<int64_t> posted;  // by rank
+  std::deque<std::shared_ptr<SharedSum>> sums;  // of gradients, instead of rounds
+  std::vector<int64_t> posted;                  // by rank
   int64_t completed = 0;
 };
 
@@ -100,8 +99,8 @@ struct LocalHub::State {
       : program(p), control(c), channels(p.lanes().size()), meetings(p.schedule().groups.size()) {
     for (size_t g = 0; g < meetings.size(); ++g) {
       const CollectiveGroup& group = p.schedule().groups[g];
-      const bool by_stage = group.purpose == CollectiveGroup::Purpose::kWeights;
-      meetings[g].members = by_stage ? group.stages.size() : RanksOf(p.schedule(), group).size();
+      meetings[g].members =
+          MovesGradients(group) ? group.stages.size() : RanksOf(p.schedule(), group).size();
       meetings[g].posted.resize(static_cast<size_t>(p.schedule().ranks));
     }
   }
@@ -119,8 +118,9 @@ class LocalEnd : public Transport {
     const Lane& lane = state_.program.lanes()[static_cast<size_t>(transfer.lane)];
     int64_t& posted = transfer.send ? channel.sends_posted : channel.receives_posted;
     PostedHalf half{transfer.buffer, transfer.bytes,
-                    std::make_shared<LocalEvent>(state_.control, channel.bell,
-                                                 WaitingForMessage(lane, transfer.send, posted))};
+                    std::make_shared<LocalEvent>(
+                        state_.control, channel.bell,
+                        WaitingForMessage(state_.program.schedule(), lane, transfer.send, posted))};
     const EventPtr result = half.event;
     PostedHalf other;
     {
@@ -151,41 +151,47 @@ class LocalEnd : public Transport {
 
   EventPtr PostGradientSum(int group, const std::vector<GradientPart>& parts,
                            std::span<const EventPtr> after) override {
-    PrepareThread();  // whoever comes last adds them up
-    std::vector<Contribution> mine;
-    for (const GradientPart& part : parts) mine.push_back({part.stage, {}, part.values, nullptr});
-    return Meet(group, std::move(mine), after);
+    for (const EventPtr& event : after) event->Wait();
+    const Schedule& schedule = state_.program.schedule();
+    Meeting& meeting = state_.meetings[static_cast<size_t>(group)];
+    std::shared_ptr<SharedSum> sum;
+    {
+      const std::lock_guard lock(meeting.bell.mutex);
+      const auto index = IndexOfNext(meeting);
+      while (meeting.sums.size() <= index) {
+        meeting.sums.push_back(std::make_shared<SharedSum>(
+            state_.control, meeting.members, static_cast<size_t>(schedule.streams_per_replica())));
+      }
+      sum = meeting.sums[index];
+    }
+    bool last = false;
+    for (const GradientPart& part : parts) last = sum->Contribute(part.stage, part.values);
+    if (last) {
+      // Completed in order, since every member's earlier contribution came before.
+      const std::lock_guard lock(meeting.bell.mutex);
+      meeting.sums.pop_front();
+      ++meeting.completed;
+    }
+    return sum->EventOf(WaitingForGroup(schedule, rank_, group));
   }
 
   EventPtr PostAllReduce(int group, std::span<double> values,
                          std::span<const EventPtr> after) override {
-    return Meet(group, {{rank_, values, {}, nullptr}}, after);
-  }
-
- private:
-  EventPtr Meet(int group, std::vector<Contribution> mine, std::span<const EventPtr> after) {
     for (const EventPtr& event : after) event->Wait();
     Meeting& meeting = state_.meetings[static_cast<size_t>(group)];
-    auto event =
-        std::make_shared<LocalEvent>(state_.control, meeting.bell, WaitingForGroup(rank_, group));
+    auto event = std::make_shared<LocalEvent>(
+        state_.control, meeting.bell, WaitingForGroup(state_.program.schedule(), rank_, group));
     const Nanoseconds start = state_.control.Now();
     {
       const std::lock_guard lock(meeting.bell.mutex);
-      const int64_t number = meeting.posted[static_cast<size_t>(rank_)]++;
-      const auto index = static_cast<size_t>(number - meeting.completed);
+      const size_t index = IndexOfNext(meeting);
       if (meeting.rounds.size() <= index) meeting.rounds.resize(index + 1);
       Round& round = meeting.rounds[index];
-      for (Contribution& one : mine) {
-        one.event = event;
-        round.contributions.push_back(std::move(one));
-      }
+      round.contributions.push_back({rank_, values, event});
       if (round.contributions.size() < meeting.members) return event;
       // The last member to come completes the round; rounds complete in order since every member's
       // earlier round came before.
-      std::sort(round.contributions.begin(), round.contributions.end(),
-                [](const Contribution& a, const Contribution& b) { return a.place < b.place; });
-      Sum(round, &Contribution::values);
-      Sum(round, &Contribution::gradients);
+      Sum(round);
       const Interval when{start, state_.control.Now()};
       for (const Contribution& one : round.contributions) one.event->Happen(when);
       meeting.rounds.pop_front();
@@ -195,10 +201,18 @@ class LocalEnd : public Transport {
     return event;
   }
 
-  template <class Span>
-  static void Sum(Round& round, Span Contribution::*of) {
-    std::vector<Span> summands;
-    for (const Contribution& one : round.contributions) summands.push_back(one.*of);
+ private:
+  /// Of this rank's next contribution among those not complete. With the bell's mutex held.
+  size_t IndexOfNext(Meeting& meeting) const {
+    const int64_t number = meeting.posted[static_cast<size_t>(rank_)]++;
+    return static_cast<size_t>(number - meeting.completed);
+  }
+
+  static void Sum(Round& round) {
+    std::sort(round.contributions.begin(), round.contributions.end(),
+              [](const Contribution& a, const Contribution& b) { return a.rank < b.rank; });
+    std::vector<std::span<double>> summands;
+    for (const Contribution& one : round.contributions) summands.push_back(one.values);
     AddUp(summands);
   }
 
