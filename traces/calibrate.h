@@ -14,7 +14,8 @@ struct CalibrationOptions {
 
 /// Per (kind, placed stage) the median over the steps of all traces of the step's mean duration,
 /// rounded up. Halves of an OVERLAP tell nothing of the two actions alone and are left out. B is
-/// known if it is on every stage, I and W likewise, both or neither; without any U an update costs
+/// known if it is on every stage; so are I and W, and where B is, a stage that has no I or W of its
+/// own divides its B as the stages that have both do. Without any U an update costs
 /// nothing; messages are as large as the largest. The latency is the median, over the actions that
 /// waited for a message, of the time from the end of the action that produced it to their own
 /// start: what a hop really costs, wake-up included; bandwidth stays unlimited, since one message

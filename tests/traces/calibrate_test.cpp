@@ -60,6 +60,19 @@ TEST(Calibrate, CopiesOfAStageAreThatStage) {
   EXPECT_EQ(both, alone);
 }
 
+// DualPipe on two ranks splits the backwards of one stage only.
+TEST(Calibrate, DividesABackwardAsOtherStagesDo) {
+  Trace trace = sample::GPipe(2, 2, 2, 1000, 2000, 0);
+  for (const int64_t k : {0, 1, 2, 3}) {
+    trace.spans.push_back(Act(1, kBackwardInput, k, 0, 600));
+    trace.spans.push_back(Act(1, kBackwardWeight, k, 0, 200));
+  }
+  const Costs costs = Calibrate({trace});
+  EXPECT_EQ(costs.backward, Times({2000, 2000}));
+  EXPECT_EQ(costs.backward_input, Times({1500, 600}));
+  EXPECT_EQ(costs.backward_weight, Times({500, 200}));
+}
+
 TEST(Calibrate, AReductionTakesAsLongAsForWhomComesLast) {
   Trace trace = Empty(2, 4, 4);
   for (int64_t step = 0; step < 4; ++step) {
