@@ -43,60 +43,60 @@ class DeliveryEvent : public LinkEvent {
   Nanoseconds latency_;
 };
 
-/// A reduction as its members see it: ready when the last of them is, who may be told of it by
-/// others while they look.
-class Reduction {
+/// A collective as its members see it: it starts when the last of them is ready and done with the
+/// one before.
+class Collective {
  public:
-  /// A member comes, whose reduction before this one, if any, is `before`.
-  void Join(Nanoseconds ready, std::shared_ptr<const Reduction> before) {
+  explicit Collective(Nanoseconds takes) : takes_(takes) {}
+
+  /// A member comes, whose collective before this one, if any, is `before`.
+  void Join(Nanoseconds ready, std::shared_ptr<const Collective> before) {
     const std::lock_guard lock(mutex_);
     ready_ = std::max(ready_, ready);
     if (before) before_.push_back(std::move(before));
   }
   /// Once all members have come.
-  Interval When(Nanoseconds takes) const {
+  Interval When() const {
     const std::lock_guard lock(mutex_);
-    Nanoseconds start = ready_;
-    for (const auto& before : before_) start = std::max(start, before->When(takes).end);
-    before_.clear();  // what it said stands in ready_ from now on
-    ready_ = start;
-    return {start, start + takes};
+    for (const auto& before : before_) ready_ = std::max(ready_, before->When().end);
+    before_.clear();
+    return {ready_, ready_ + takes_};
   }
 
  private:
+  Nanoseconds takes_;
   mutable std::mutex mutex_;
   mutable Nanoseconds ready_{0};
-  mutable std::vector<std::shared_ptr<const Reduction>> before_;
+  mutable std::vector<std::shared_ptr<const Collective>> before_;
 };
 
-class ReductionEvent : public Event {
+class CollectiveEvent : public Event {
  public:
-  ReductionEvent(EventPtr met, std::shared_ptr<const Reduction> reduction, Nanoseconds takes)
-      : met_(std::move(met)), reduction_(std::move(reduction)), takes_(takes) {}
+  CollectiveEvent(EventPtr met, std::shared_ptr<const Collective> collective)
+      : met_(std::move(met)), collective_(std::move(collective)) {}
   bool Happened() const override { return met_->Happened(); }
   void Wait() const override { met_->Wait(); }
-  Interval When() const override { return reduction_->When(takes_); }
+  Interval When() const override { return collective_->When(); }
 
  private:
   EventPtr met_;
-  std::shared_ptr<const Reduction> reduction_;
-  Nanoseconds takes_;
+  std::shared_ptr<const Collective> collective_;
 };
 
 /// Of one group, those that not all ends have joined yet.
-struct Reductions {
+struct Collectives {
   std::mutex mutex;
-  std::map<int64_t, std::weak_ptr<Reduction>> open;  // by number
+  std::map<int64_t, std::weak_ptr<Collective>> open;  // by number
 };
 
 }  // namespace
 
 struct EmulatedLinks::State {
   State(size_t lanes, size_t groups, const Times& given)
-      : wires(lanes), reductions(groups), times(given) {}
+      : wires(lanes), collectives(groups), times(given) {}
 
   std::vector<Wire> wires;
-  std::vector<Reductions> reductions;
+  std::vector<Collectives> collectives;
   Times times;
 };
 
@@ -121,20 +121,14 @@ class LinkEnd : public Transport {
   }
   EventPtr PostGradientSum(int group, const std::vector<GradientPart>& parts,
                            std::span<const EventPtr> after) override {
-    Nanoseconds ready{0};
-    for (const EventPtr& event : after) {
-      event->Wait();
-      ready = std::max(ready, event->When().end);
-    }
-    const std::shared_ptr<Reduction> reduction = NextOf(group);
-    reduction->Join(ready, std::move(last_reduction_));
-    last_reduction_ = reduction;
-    return std::make_shared<ReductionEvent>(inner_.PostGradientSum(group, parts, {}), reduction,
-                                            state_.times.reduction);
+    const std::shared_ptr<Collective> sum = Joined(group, state_.times.reduction, after);
+    last_sum_ = sum;
+    return std::make_shared<CollectiveEvent>(inner_.PostGradientSum(group, parts, {}), sum);
   }
   EventPtr PostAllReduce(int group, std::span<double> values,
                          std::span<const EventPtr> after) override {
-    return inner_.PostAllReduce(group, values, after);
+    const std::shared_ptr<Collective> all = Joined(group, Nanoseconds{0}, after);
+    return std::make_shared<CollectiveEvent>(inner_.PostAllReduce(group, values, {}), all);
   }
 
  private:
@@ -148,21 +142,31 @@ class LinkEnd : public Transport {
     return other;
   }
 
-  /// The one that other members of the group have joined, or will.
-  std::shared_ptr<Reduction> NextOf(int group) {
-    Reductions& of_group = state_.reductions[static_cast<size_t>(group)];
-    const std::lock_guard lock(of_group.mutex);
-    const int64_t number = posted_[group]++;
-    std::shared_ptr<Reduction> reduction = of_group.open[number].lock();
-    if (!reduction) of_group.open[number] = reduction = std::make_shared<Reduction>();
-    std::erase_if(of_group.open, [](const auto& entry) { return entry.second.expired(); });
-    return reduction;
+  /// The group's next one for this rank, which other members have joined or will.
+  std::shared_ptr<Collective> Joined(int group, Nanoseconds takes,
+                                     std::span<const EventPtr> after) {
+    Nanoseconds ready{0};
+    for (const EventPtr& event : after) {
+      event->Wait();
+      ready = std::max(ready, event->When().end);
+    }
+    Collectives& of_group = state_.collectives[static_cast<size_t>(group)];
+    std::shared_ptr<Collective> next;
+    {
+      const std::lock_guard lock(of_group.mutex);
+      const int64_t number = posted_[group]++;
+      next = of_group.open[number].lock();
+      if (!next) of_group.open[number] = next = std::make_shared<Collective>(takes);
+      std::erase_if(of_group.open, [](const auto& entry) { return entry.second.expired(); });
+    }
+    next->Join(ready, last_sum_);
+    return next;
   }
 
   EmulatedLinks::State& state_;
   Transport& inner_;
   std::map<int, int64_t> posted_;  // by group
-  std::shared_ptr<const Reduction> last_reduction_;
+  std::shared_ptr<const Collective> last_sum_;
 };
 
 }  // namespace

@@ -123,6 +123,20 @@ TEST_F(Processes, OfReplicasEndWithTheWeightsOfThreads) {
   for (const size_t rank : {1, 2, 3}) EXPECT_EQ(outcomes[rank].exit_code, 0);
 }
 
+TEST_F(Processes, OfTwoDirectionsLogWhatEveryStepCameTo) {
+  std::vector<Started> started =
+      StartAll(place_, 2,
+               std::string("run --schedule dualpipe --ranks 2 --steps 5 --log log.jsonl --backend "
+                           "mpi --format json") +
+                   kNetwork);
+  const std::vector<Outcome> outcomes = FinishAll(started);
+  const double loss = Json(outcomes[0]).at("final_loss");
+  EXPECT_EQ(Lines(place_.Read("log.jsonl")), 6u);
+  const std::string log = place_.Read("log.jsonl");
+  const json last = json::parse(log.substr(log.rfind("{\"step\"")));
+  EXPECT_EQ(last.at("loss"), loss);
+}
+
 // Replica 0 writes the checkpoints, and one process knows the losses of all.
 TEST_F(Processes, OfReplicasLogAndGoOnFromACheckpoint) {
   const std::string run =
@@ -260,6 +274,14 @@ TEST_F(Mpi, EndsWithTheWeightsOfThreads) {
   for (size_t i = 0; i < threads.size(); ++i) {
     EXPECT_EQ(processes[i].at("weights_sha256"), threads[i].at("weights_sha256"));
   }
+}
+
+TEST_F(Mpi, OfReplicasEndsWithTheWeightsOfThreads) {
+  const std::string run =
+      std::string("run --schedule 2bw --ranks 1 --replicas 3 --steps 3 --format json") + kNetwork;
+  const json threads = Json(place_.Pipelag(run));
+  EXPECT_EQ(Json(Run(3, run + " --backend mpi")).at("weights_sha256"),
+            threads.at("weights_sha256"));
 }
 
 TEST_F(Mpi, RefusesAnotherNumberOfRanks) {
