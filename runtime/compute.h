@@ -30,8 +30,8 @@ struct ComputeTask {
   double* norms = nullptr;
 };
 
-/// Where squared norms are gathered for a sum over all ranks; empty: the backend has no place of its
-/// own.
+/// Where squared norms are gathered for a sum over all ranks; empty: the backend has no place of
+/// its own.
 struct NormPlace {
   std::span<double> values;
   EventPtr cleared;  ///< after which all of them are zero

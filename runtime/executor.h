@@ -21,8 +21,8 @@ void RunOnThreads(const Program& program, const std::vector<RankPlan>& plans,
                   RunControl& control, std::vector<double>& losses,
                   std::vector<WorkerResult>& results);
 
-/// Of ranks on one clock: a receive began, as far as anybody can tell, when its sender let go of the
-/// message, however long it had been posted.
+/// Of ranks on one clock: a receive began, as far as anybody can tell, when its sender let go of
+/// the message, however long it had been posted.
 void AlignReceives(std::vector<WorkerResult>& results);
 
 /// The trace of a run: the spans of all steps that every stage has done, time zero at the earliest

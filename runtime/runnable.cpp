@@ -109,6 +109,12 @@ bool IsMember(const CollectiveGroup& group, int placed) {
   return std::binary_search(group.stages.begin(), group.stages.end(), placed);
 }
 
+bool SpeaksIn(const Schedule& schedule, const CollectiveGroup& group, int placed) {
+  return std::none_of(group.stages.begin(), group.stages.end(), [&](int other) {
+    return other < placed && schedule.SliceOf(other) == schedule.SliceOf(placed);
+  });
+}
+
 void CheckRunnable(const Schedule& schedule) {
   CheckGroups(schedule);
   CheckCopies(schedule);

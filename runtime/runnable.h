@@ -8,13 +8,16 @@
 
 namespace pipelag {
 
-/// Throws Error saying why the schedule cannot be run: replicas that nobody else holds, copies of a
-/// stage that do not add up their gradients, a shared tensor that only some of its holders share,
-/// or before their copies have added up theirs, a norm taken before all that.
+/// Throws Error saying why the schedule cannot be run: replicas that are not there (replicate.h),
+/// copies of a stage that do not add up their gradients, a shared tensor that only some of its
+/// holders share, or before their copies have added up theirs, a norm taken before all that.
 void CheckRunnable(const Schedule& schedule);
 
 /// Whether the group waits for the gradients of a placed stage.
 bool IsMember(const CollectiveGroup& group, int placed);
+
+/// Whether a member stage is the first in its group that holds its slice: it speaks for all copies.
+bool SpeaksIn(const Schedule& schedule, const CollectiveGroup& group, int placed);
 
 /// The ranks of a group's stages, ascending.
 std::vector<int> RanksOf(const Schedule& schedule, const CollectiveGroup& group);

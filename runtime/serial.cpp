@@ -51,8 +51,11 @@ class SerialRun {
       const StageLayout& layout = stage.network.layout();
       const auto size = static_cast<size_t>(layout.size());
       stage.weights.assign(static_cast<size_t>(most) + 1, std::vector<float>(size));
-      stage.gradients.assign(static_cast<size_t>(layout.gradient_size()), 0.0f);
-      if (planned.backward_order.size() > 1) stage.summand.resize(stage.gradients.size());
+      const auto all = static_cast<size_t>(layout.gradient_size());
+      stage.gradients.assign(all, 0.0f);
+      const bool copies = planned.backward_order.size() > static_cast<size_t>(plan.replicas);
+      if (copies) stage.summand.resize(all);
+      if (plan.replicas > 1) stage.of_replica.resize(all);
       std::vector<float*> versions;
       for (int64_t age = 0; age <= std::min<int64_t>(most, first_); ++age) {
         versions.push_back(stage.Version(first_ - age));
@@ -130,7 +133,8 @@ class SerialRun {
     std::vector<std::vector<float>> activations;  // by micro-batch of the step
     std::vector<std::vector<float>> weights;      // ring over versions
     std::vector<float> gradients;
-    std::vector<float> summand;  // of one copy
+    std::vector<float> of_replica;  // but the first
+    std::vector<float> summand;     // of a replica's other copies
   };
 
   size_t TokensPerMicrobatch() const {
@@ -206,15 +210,18 @@ class SerialRun {
   void Backward(int64_t step) {
     const auto scale =
         static_cast<float>(1.0 / static_cast<double>(TokensPerStep(options_, plan_.microbatches)));
+    const auto replicas = static_cast<size_t>(plan_.replicas);
     for (size_t s = stages_.size(); s-- > 0;) {
       Stage& stage = *stages_[s];
-      const std::vector<std::vector<int>>& copies = plan_.stages[s].backward_order;
-      for (size_t copy = 0; copy < copies.size(); ++copy) {
-        std::vector<float>& sum = copy == 0 ? stage.gradients : stage.summand;
+      const std::vector<std::vector<int>>& lists = plan_.stages[s].backward_order;
+      const size_t copies = lists.size() / replicas;
+      for (size_t list = 0; list < lists.size(); ++list) {
+        std::vector<float>& of_replica = list < copies ? stage.gradients : stage.of_replica;
+        std::vector<float>& sum = list % copies == 0 ? of_replica : stage.summand;
         std::fill(sum.begin(), sum.end(), 0.0f);
-        for (const int i : copies[copy]) BackwardOf(step, s, i, scale, sum.data());
-        if (copy == 0) continue;
-        for (size_t k = 0; k < sum.size(); ++k) stage.gradients[k] += sum[k];
+        for (const int i : lists[list]) BackwardOf(step, s, i, scale, sum.data());
+        if (list % copies != 0) Add(stage.summand, of_replica);
+        if (list >= copies && list % copies == copies - 1) Add(of_replica, stage.gradients);
       }
     }
     AddTied();
@@ -233,6 +240,10 @@ class SerialRun {
       lookups[i] += heads[i];
       heads[i] = lookups[i];
     }
+  }
+
+  static void Add(const std::vector<float>& from, std::vector<float>& to) {
+    for (size_t k = 0; k < to.size(); ++k) to[k] += from[k];
   }
 
   void BackwardOf(int64_t step, size_t s, int i, float scale, float* sum) {
@@ -299,7 +310,11 @@ class SerialRun {
 SerialPlan PlanOf(const Program& program) {
   const Schedule& schedule = program.schedule();
   CheckRunnable(schedule);
-  SerialPlan plan{schedule.name, schedule.microbatches, program.steps(), {}, 0};
+  SerialPlan plan{.name = schedule.name,
+                  .microbatches = schedule.microbatches,
+                  .steps = program.steps(),
+                  .stages = {},
+                  .replicas = schedule.replicas};
   const auto m = static_cast<size_t>(schedule.microbatches);
   plan.stages.resize(static_cast<size_t>(schedule.stages),
                      {std::vector<int>(m), std::vector<int>(m), {}});
@@ -337,20 +352,26 @@ SerialPlan PlanOf(const Program& program) {
   return plan;
 }
 
-SerialPlan PlanOfDelays(const std::vector<int>& delays, int stages, int microbatches,
-                        int64_t steps) {
+SerialPlan PlanOfDelays(const std::vector<int>& delays, int stages, int microbatches, int64_t steps,
+                        int replicas) {
   if (delays.size() != 1 && delays.size() != static_cast<size_t>(stages)) {
     throw Error(
         fmt::format("--delay names {} delays, but there are {} stages", delays.size(), stages));
   }
-  SerialPlan plan{"serial", microbatches, steps, {}, 0};
-  const auto m = static_cast<size_t>(microbatches);
+  SerialPlan plan{.name = "serial",
+                  .microbatches = microbatches * replicas,
+                  .steps = steps,
+                  .stages = {},
+                  .replicas = replicas};
+  const auto all = static_cast<size_t>(plan.microbatches);
   for (int s = 0; s < stages; ++s) {
     const int delay = delays.size() == 1 ? delays[0] : delays[static_cast<size_t>(s)];
     if (delay < 0) throw Error(fmt::format("--delay {} is negative", delay));
-    SerialStage stage{
-        std::vector<int>(m, delay), std::vector<int>(m, delay), {std::vector<int>(m)}};
-    std::iota(stage.backward_order[0].begin(), stage.backward_order[0].end(), 0);
+    SerialStage stage{std::vector<int>(all, delay), std::vector<int>(all, delay), {}};
+    for (int replica = 0; replica < replicas; ++replica) {
+      auto& order = stage.backward_order.emplace_back(static_cast<size_t>(microbatches));
+      std::iota(order.begin(), order.end(), replica * microbatches);
+    }
     plan.stages.push_back(std::move(stage));
   }
   return plan;

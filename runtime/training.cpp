@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "models/error.h"
 #include "runtime/checkpoint/writer.h"
@@ -116,15 +117,19 @@ StepWatch::StepWatch(const TrainingOptions& options, int microbatches)
       tokens_(static_cast<double>(TokensPerStep(options, microbatches))) {}
 
 void StepWatch::AddLoss(int64_t microbatch, double loss_sum) {
-  auto& [count, total] = open_[microbatch / microbatches_];
-  total += loss_sum;
-  ++count;
+  Batch& batch = open_[microbatch / microbatches_];
+  batch.losses.resize(static_cast<size_t>(microbatches_));
+  batch.losses[static_cast<size_t>(microbatch % microbatches_)] = loss_sum;
+  ++batch.seen;
   while (!open_.empty()) {
-    const auto [step, seen] = *open_.begin();
-    if (step != static_cast<int64_t>(step_losses_.size()) || seen.first < microbatches_) break;
-    step_losses_.push_back(seen.second / tokens_);
+    const auto& [step, first] = *open_.begin();
+    if (step != static_cast<int64_t>(step_losses_.size()) || first.seen < microbatches_) break;
+    step_losses_.push_back(std::accumulate(first.losses.begin(), first.losses.end(), 0.0) /
+                           tokens_);
     open_.erase(open_.begin());
-    if (HasDiverged(options_.shape, step_losses_)) throw Diverged(step);
+    if (HasDiverged(options_.shape, step_losses_)) {
+      throw Diverged(static_cast<int64_t>(step_losses_.size()) - 1);
+    }
   }
   Report();
 }

@@ -147,9 +147,13 @@ class StepWatch {
   const TrainingOptions& options_;
   int microbatches_;
   double tokens_;
-  std::map<int64_t, std::pair<int, double>> open_;  ///< by step: micro-batches seen, their sum
-  std::vector<double> step_losses_;                 ///< of those complete from the first on
-  std::map<int64_t, StepReport> updated_;           ///< by step: not yet reported
+  struct Batch {
+    int seen = 0;
+    std::vector<double> losses;  ///< by micro-batch, added in this order whenever they come
+  };
+  std::map<int64_t, Batch> open_;          ///< by step
+  std::vector<double> step_losses_;        ///< of those complete from the first on
+  std::map<int64_t, StepReport> updated_;  ///< by step: not yet reported
   int64_t reported_ = 0;
 };
 

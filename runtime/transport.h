@@ -41,8 +41,9 @@ class Transport {
   /// Called once when everything that was posted has happened, likewise. Not if the run failed.
   virtual void Close() {}
   virtual EventPtr Post(const Transfer& transfer, std::span<const EventPtr> after) = 0;
-  /// Replaces the gradients of every member stage of the group by their sum, added in ascending
-  /// order of the stages: (first + second) + third. `parts`: those of this rank, ascending.
+  /// Replaces the gradients of every member stage of the group by their sum. Those of one replica
+  /// are added first, in ascending order of the stages: (first + second) + third; then the
+  /// replicas' sums likewise. `parts`: those of this rank, ascending.
   virtual EventPtr PostGradientSum(int group, const std::vector<GradientPart>& parts,
                                    std::span<const EventPtr> after) = 0;
   /// Replaces `values`, in the memory of the rank's Compute, on every member rank of the group by
@@ -53,8 +54,9 @@ class Transport {
 
 /// "rank 1 waits for rank 0 to send F number 2": whoever waits for a half of a message, the
 /// `number`-th of its lane.
-std::string WaitingForMessage(const Lane& lane, bool send, int64_t number);
-/// "rank 1 waits for the other ranks of group 0".
-std::string WaitingForGroup(int rank, int group);
+std::string WaitingForMessage(const Schedule& schedule, const Lane& lane, bool send,
+                              int64_t number);
+/// "rank 1 waits for rank 0 to take the norm".
+std::string WaitingForGroup(const Schedule& schedule, int rank, int group);
 
 }  // namespace pipelag

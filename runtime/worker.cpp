@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "models/schedule/replicate.h"
 #include "runtime/runnable.h"
 
 namespace pipelag {
@@ -29,7 +30,8 @@ Worker::Worker(const Program& program, const RankPlan& plan, const WorkerOptions
       options_(options),
       compute_(compute),
       transport_(transport),
-      losses_(losses) {
+      losses_(losses),
+      next_reduction_(program, plan.rank) {
   for (const StagePlan& stage : plan_.stages) {
     stages_.push_back(
         {.stage = stage.stage,
@@ -66,10 +68,14 @@ WorkerResult Worker::Run() {
     const RunAction& action = walk.action();
     try {
       Do(action);
+      PostReductions();
+      PostDue(false);
       SettleActions(options_.run_ahead);
       SettleTransfers(false);
     } catch (const Error& error) {
-      throw Error(fmt::format("rank {} at {}{}{}: {}", plan_.rank, action.stage,
+      const int of =
+          action.kind == ActionKind::kAllReduce ? action.stage : schedule_.SliceOf(action.stage);
+      throw Error(fmt::format("{} at {}{}{}: {}", RankName(schedule_, plan_.rank), of,
                               KindName(action.kind), action.microbatch, error.what()));
     }
   }
@@ -97,7 +103,7 @@ void Worker::Do(const RunAction& action) {
       DoUpdate(action);
       break;
     case ActionKind::kAllReduce:
-      DoReduction(action);
+      if (!reductions_.contains({action.stage, action.step})) DoReduction(action);
       break;
     case ActionKind::kSendForward:
     case ActionKind::kReceiveForward:
@@ -171,7 +177,10 @@ void Worker::DoStage(const RunAction& action) {
   const EventPtr buffer_free = PlaceOutput(action, task);
   const Message message = TakeMessage(action, task);
 
-  const EventPtr done = compute_.Start(task, Pending({message.arrived, buffer_free}));
+  const std::vector<EventPtr> after = Pending({message.arrived, buffer_free});
+  const auto happened = [](const EventPtr& event) { return event->Happened(); };
+  if (!std::all_of(after.begin(), after.end(), happened)) PostDue(true);
+  const EventPtr done = compute_.Start(task, after);
   if (reads) state.versions.Read(version);
   if (message.arrived) {
     const bool forward = IsForward(action.kind);
@@ -183,6 +192,7 @@ void Worker::DoStage(const RunAction& action) {
     free_handovers_.push_back(message.buffer);
   }
   SendOutput(action, task, done);
+  if (YieldsWeightGradient(action.kind)) ++gradients_issued_[{action.stage, action.step}];
   Record(action, done, Pending({message.arrived}));
 }
 
@@ -254,6 +264,7 @@ void Worker::SendOutput(const RunAction& action, const ComputeTask& task, const 
 }
 
 void Worker::DoUpdate(const RunAction& action) {
+  PostDue(true);
   StageState& state = StateOf(action.stage);
   ComputeTask task;
   task.action = action;
@@ -273,138 +284,18 @@ void Worker::DoUpdate(const RunAction& action) {
   task.target = target.target;
   const EventPtr done = compute_.Start(task, after);
   Record(action, done, after).used = std::move(used);
+  gradients_issued_.erase({action.stage, action.step});
   // Updates of one rank are less than a window of steps apart.
-  std::erase_if(reductions_, [&](const auto& entry) {
+  const auto past = [&](const auto& entry) {
     return entry.first.second + program_.step_window() < action.step;
-  });
-}
-
-void Worker::DoReduction(const RunAction& action) {
-  const CollectiveGroup& group = schedule_.groups[static_cast<size_t>(action.stage)];
-  const std::shared_ptr<Reduction> reduction = ReductionOf(action.stage, action.step);
-  switch (group.purpose) {
-    case Purpose::kNorm:
-      reduction->done =
-          transport_.PostAllReduce(action.stage, reduction->values, TakeNorms(action, *reduction));
-      break;
-    case Purpose::kBarrier:
-      reduction->done = transport_.PostAllReduce(action.stage, {}, LastIssued());
-      break;
-    case Purpose::kWeights:
-      reduction->done = SumGradients(action);
-      break;
-    case Purpose::kShared:
-      reduction->done = SumShared(action);
-      break;
-    case Purpose::kReplicas:
-      CHECK(false);
-  }
-  transfers_.push_back({{.rank = plan_.rank,
-                         .kind = ActionKind::kAllReduce,
-                         .stage = action.stage,
-                         .microbatch = action.step},
-                        reduction->done,
-                        {},
-                        {reduction}});
-}
-
-/// Made by whoever speaks of it first.
-std::shared_ptr<Worker::Reduction> Worker::ReductionOf(int group, int64_t step) {
-  std::shared_ptr<Reduction>& reduction = reductions_[{group, step}];
-  if (!reduction) {
-    reduction = std::make_shared<Reduction>();
-    if (schedule_.groups[static_cast<size_t>(group)].purpose == Purpose::kNorm) {
-      PlaceNorms(step, *reduction);
-    }
-  }
-  return reduction;
-}
-
-/// The norm that is to be taken of the step's gradients; null where none is.
-std::shared_ptr<Worker::Reduction> Worker::NormOf(int64_t step) {
-  for (size_t g = 0; g < schedule_.groups.size(); ++g) {
-    if (schedule_.groups[g].purpose == Purpose::kNorm) {
-      return ReductionOf(static_cast<int>(g), step);
-    }
-  }
-  return nullptr;
-}
-
-/// In the backend's memory, else in the reduction's own: zero after the event, if there is one.
-void Worker::PlaceNorms(int64_t step, Reduction& reduction) {
-  const NormPlace place = compute_.NormsOf(step);
-  if (place.values.empty()) {
-    reduction.own.assign(static_cast<size_t>(options_.norm_values), 0.0);
-    reduction.values = reduction.own;
-    return;
-  }
-  CHECK(place.values.size() == static_cast<size_t>(options_.norm_values));
-  reduction.values = place.values;
-  reduction.cleared = place.cleared;
-}
-
-/// Of each stage of the group that speaks for its slice; after its gradients have met those of its
-/// copies.
-std::vector<EventPtr> Worker::TakeNorms(const RunAction& action, const Reduction& norm) {
-  const CollectiveGroup& group = schedule_.groups[static_cast<size_t>(action.stage)];
-  std::vector<EventPtr> ready = Pending({norm.cleared});
-  for (size_t i = 0; i < stages_.size(); ++i) {
-    const StageState& state = stages_[i];
-    if (!plan_.stages[i].speaks || !IsMember(group, state.stage)) continue;
-    std::vector<EventPtr> after = Pending({norm.cleared});
-    if (const CollectiveGroup* copies = WeightGroupOf(schedule_, state.stage)) {
-      const auto number = static_cast<int>(copies - schedule_.groups.data());
-      after.push_back(reductions_.at({number, action.step})->done);
-    }
-    ComputeTask task;
-    task.action = action;
-    task.action.stage = state.stage;
-    task.gradients = static_cast<int>(action.step % state.gradient_buffers);
-    task.norms = norm.values.data();
-    ready.push_back(compute_.Start(task, after));
-  }
-  return ready;
-}
-
-EventPtr Worker::SumGradients(const RunAction& action) {
-  std::vector<GradientPart> parts;
-  for (const StageState& state : stages_) {
-    if (!IsMember(schedule_.groups[static_cast<size_t>(action.stage)], state.stage)) continue;
-    const auto buffer = static_cast<int>(action.step % state.gradient_buffers);
-    parts.push_back({state.stage, compute_.GradientBuffer(state.stage, buffer)});
-  }
-  return transport_.PostGradientSum(action.stage, parts, LastIssued());
-}
-
-/// The exchange takes the squared norm of the sum too, for the norm's own AR, which comes behind
-/// it: the compute lane need not wait for either. The tensor is the first of all, and the holder
-/// that looks it up speaks for it.
-EventPtr Worker::SumShared(const RunAction& action) {
-  const CollectiveGroup& group = schedule_.groups[static_cast<size_t>(action.stage)];
-  std::vector<GradientPart> parts;
-  std::vector<EventPtr> after = LastIssued();
-  for (size_t i = 0; i < stages_.size(); ++i) {
-    const StageState& state = stages_[i];
-    if (!IsMember(group, state.stage)) continue;
-    const auto buffer = static_cast<int>(action.step % state.gradient_buffers);
-    parts.push_back({state.stage, compute_.SharedGradient(state.stage, buffer), nullptr});
-    if (!plan_.stages[i].speaks || !schedule_.IsFirst(state.stage)) continue;
-    const std::shared_ptr<Reduction> norm = NormOf(action.step);
-    if (!norm || norm->values.empty()) continue;
-    parts.back().squared_norm = norm->values.data();
-    if (norm->cleared) after.push_back(norm->cleared);
-  }
-  return transport_.PostGradientSum(action.stage, parts, after);
-}
-
-/// What the compute lane has to have done for all that was issued to be done.
-std::vector<EventPtr> Worker::LastIssued() const {
-  if (actions_.empty()) return {};
-  return {actions_.back().event};
+  };
+  std::erase_if(reductions_, past);
+  std::erase_if(norms_, past);
 }
 
 Worker::Issued& Worker::Record(const RunAction& action, const EventPtr& event,
                                std::vector<EventPtr> data) {
+  last_issued_ = event;
   actions_.push_back(
       {{.rank = plan_.rank,
         .kind = action.kind,

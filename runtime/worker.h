@@ -117,13 +117,18 @@ class Worker {
     return forward ? posted_forward_ : posted_backward_;
   }
   void DoUpdate(const RunAction& action);
+  void PostReductions();
+  bool HasGradients(const CollectiveGroup& group, int64_t step) const;
   void DoReduction(const RunAction& action);
   void PlaceNorms(int64_t step, Reduction& reduction);
-  std::vector<EventPtr> TakeNorms(const RunAction& action, const Reduction& norm);
+  void PostDue(bool at_once);
+  void RecordReduction(const RunAction& action, const std::shared_ptr<Reduction>& reduction);
+  std::vector<EventPtr> MetBefore(const RunAction& reduction) const;
+  EventPtr ReduceNorms(const RunAction& action, const Reduction& norm,
+                       const std::vector<EventPtr>& met);
   EventPtr SumGradients(const RunAction& action);
-  EventPtr SumShared(const RunAction& action);
-  std::shared_ptr<Reduction> ReductionOf(int group, int64_t step);
-  std::shared_ptr<Reduction> NormOf(int64_t step);
+  EventPtr SumShared(const RunAction& action, std::vector<EventPtr> after);
+  std::shared_ptr<Reduction> NormOf(int group, int64_t step);
   std::vector<EventPtr> LastIssued() const;
   Issued& Record(const RunAction& action, const EventPtr& event, std::vector<EventPtr> data);
   void RecordTransfer(ActionKind kind, const RunAction& action, int peer, const EventPtr& event);
@@ -145,6 +150,11 @@ class Worker {
   std::map<std::pair<int, int64_t>, Message> posted_backward_;
   std::vector<StageState> stages_;
   std::map<std::pair<int, int64_t>, std::shared_ptr<Reduction>> reductions_;  // by group and step
+  LaneWalk next_reduction_;
+  std::map<std::pair<int, int64_t>, int> gradients_issued_;  // B and W, by stage and step
+  EventPtr last_issued_;                                     // of the compute lane
+  std::map<std::pair<int, int64_t>, std::shared_ptr<Reduction>> norms_;  // likewise, before posted
+  std::deque<std::pair<RunAction, std::shared_ptr<Reduction>>> due_;
   std::deque<Issued> actions_;
   std::deque<Issued> transfers_;
   Nanoseconds lane_free_{0};

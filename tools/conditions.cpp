@@ -54,10 +54,16 @@ std::vector<Bytes> GradientsOf(const Arguments& arguments, int stages) {
 }
 
 void ReadNetwork(const Arguments& arguments, const Schedule& schedule, Conditions& conditions) {
-  for (const char* flag : {"replicas", "gradient-bytes", "reduction-algorithm"}) {
+  for (const char* flag : {"gradient-bytes", "reduction-algorithm"}) {
     Require(arguments, flag, "cluster");
   }
-  if (!arguments.Has("cluster")) return;
+  if (!arguments.Has("cluster")) {
+    // Alike and with links of their own, replicas do what one of them does, in step with it.
+    const bool differ = arguments.Has("noise") || arguments.Has("stalls") ||
+                        arguments.Has("rank-factors") || arguments.Has("machine");
+    if (differ) Require(arguments, "replicas", "cluster");
+    return;
+  }
   for (const char* flag : {"p2p-latency", "p2p-bandwidth"}) {
     if (!arguments.Has(flag)) continue;
     throw Error(fmt::format("{}: the links of --cluster have their own", arguments.PlaceOf(flag)));
@@ -137,7 +143,9 @@ std::string QuantilesText(const Quantiles& quantiles) {
 std::vector<Flag> ConditionFlags() {
   return {
       {"cluster", "FILE", "GPUs and links (JSON): messages and reductions share their bandwidth"},
-      {"replicas", "COUNT", "data-parallel copies of the pipeline on the cluster (default: 1)"},
+      {"replicas", "COUNT",
+       "data-parallel copies of the pipeline: on the cluster, or all alike, with --reduction "
+       "(default: 1)"},
       {"gradient-bytes", "SIZE[,SIZE...]",
        "gradients of a stage: reduced over the replicas before its update, as messages"},
       {"reduction-algorithm", "ring|tree|hierarchical", "how they are (default: ring)"},
@@ -160,7 +168,7 @@ std::vector<Flag> ConditionFlags() {
 Conditions ConditionsOf(const Arguments& arguments, const Schedule& schedule) {
   Conditions conditions;
   ReadNetwork(arguments, schedule, conditions);
-  const int ranks = schedule.ranks * conditions.network.replicas;
+  const int ranks = schedule.ranks * static_cast<int>(arguments.CountOr("replicas", 1));
   ReadNoise(arguments, ranks, conditions);
   ReadFaults(arguments, ranks, conditions);
   return conditions;

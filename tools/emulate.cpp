@@ -12,6 +12,7 @@
 #include "sim/simulator.h"
 #include "tools/checkpoint_flags.h"
 #include "tools/flags.h"
+#include "tools/replica_flags.h"
 #include "tools/result.h"
 #include "tools/table.h"
 #include "tools/training_flags.h"
@@ -51,16 +52,19 @@ void RefuseTraining(const Arguments& arguments) {
 std::vector<Emulated> RunAll(const Arguments& arguments) {
   std::vector<Emulated> all;
   for (const NamedSchedule& named : SchedulesOf(arguments)) {
-    Program program = Unpaired(Lower(named, arguments));
+    Program program = Unpaired(WithReplicas(Lower(named, arguments), arguments));
     Costs costs = CostsOf(arguments, program.schedule().stages);
-    Simulation simulated = Simulate(program, ActionTimes(program, costs), {.spans = true});
+    Simulation simulated =
+        Simulate(program, ActionTimes(program, costs, ReductionOf(arguments)), {.spans = true});
     all.push_back({std::move(program), std::move(costs), {}, {}, std::move(simulated)});
   }
   const Nanoseconds deadline =
       arguments.Has("deadline") ? arguments.Duration("deadline") : TrainingOptions().deadline;
+  const std::vector<Nanoseconds> given = ReductionOf(arguments);
+  const Nanoseconds reduction = given.empty() ? Nanoseconds{0} : given.front();
   for (int64_t i = 0; i < arguments.CountOr("repeat", 1); ++i) {
     for (Emulated& one : all) {
-      one.runs.push_back(Emulate(one.program, one.costs, deadline));
+      one.runs.push_back(Emulate(one.program, one.costs, reduction, deadline));
     }
   }
   const int64_t warm_up = WarmUpOf(arguments);
@@ -90,16 +94,20 @@ std::string TextOf(const std::vector<Emulated>& all) {
                     FormatShare(measured.bubble.idle_of_makespan),
                     FormatShare(simulated.bubble.idle_of_makespan)});
   }
-  const Trace& first = all.front().typical();
-  return fmt::format("emulated on {} threads: {}, {} a step, {}\n\n{}", first.ranks,
-                     Counted(first.ranks, "rank"), Counted(first.microbatches, "micro-batch"),
-                     Counted(first.steps, "step"), FormatTable(rows));
+  const Schedule& first = all.front().program.schedule();
+  const std::string copies =
+      first.replicas > 1 ? fmt::format(" in {} replicas", first.replicas) : "";
+  return fmt::format("emulated on {} threads: {}{}, {} a step, {}\n\n{}", first.ranks,
+                     Counted(first.ranks_per_replica(), "rank"), copies,
+                     Counted(first.microbatches_per_replica(), "micro-batch"),
+                     Counted(all.front().typical().steps, "step"), FormatTable(rows));
 }
 
 nlohmann::ordered_json JsonOf(const Emulated& one) {
   RunResult result;
   result.trace = one.typical();
   result.stages = one.program.schedule().stages;
+  result.replicas = one.program.schedule().replicas;
   result.metrics = one.summary.metrics;
   result.versions = MeasuredVersions(one.typical());
   Explain(result);

@@ -147,7 +147,9 @@ NamedSchedule GenerateByFlags(const Generator& generator, const Arguments& argum
   options.ranks = static_cast<int>(arguments.Count("ranks"));
   options.microbatches = static_cast<int>(arguments.Count("microbatches"));
   const std::optional<ModelledRun> modelled = ModelledRunOf(arguments);
-  options.reduction = arguments.Has("reduction") || arguments.Has("gradient-bytes") ||
+  // On a cluster it is --gradient-bytes that says whether replicas reduce anything.
+  const bool replicas = arguments.CountOr("replicas", 1) > 1 && !arguments.Has("cluster");
+  options.reduction = arguments.Has("reduction") || arguments.Has("gradient-bytes") || replicas ||
                       (modelled && ReducesGradients(modelled->layout));
   options.norm = WantsNorm(arguments);
   options.barrier = WantsBarrier(arguments);

@@ -24,6 +24,27 @@ Prediction::Form FormOf(const Schedule& schedule) {
   return {schedule.stages, AnyOf(schedule, ActionKind::kBackwardInput)};
 }
 
+/// By group of `other`: what its reduction of gradients took, in the same part of the network, in
+/// a run of `source`. Whoever reduces nothing there takes no time here.
+std::vector<Nanoseconds> ReductionsFor(const Schedule& other, const Schedule& source,
+                                       const Trace& trace, int64_t warm_up) {
+  std::vector<Nanoseconds> times(other.groups.size());
+  if (other.stages != source.stages) return times;
+  const std::vector<Nanoseconds> measured = ReductionTimes(trace, source.groups.size(), warm_up);
+  std::vector<Nanoseconds> of_slice(static_cast<size_t>(source.stages));
+  const auto slice = [](const Schedule& schedule, const CollectiveGroup& group) {
+    return static_cast<size_t>(schedule.SliceOf(group.stages.front()));
+  };
+  for (size_t g = 0; g < measured.size(); ++g) {
+    if (!MovesGradients(source.groups[g])) continue;
+    of_slice[slice(source, source.groups[g])] = measured[g];
+  }
+  for (size_t g = 0; g < times.size(); ++g) {
+    if (MovesGradients(other.groups[g])) times[g] = of_slice[slice(other, other.groups[g])];
+  }
+  return times;
+}
+
 }  // namespace
 
 Prediction::Prediction(const Arguments& arguments, const std::vector<Series>& all, bool processes) {
@@ -36,12 +57,8 @@ Prediction::Prediction(const Arguments& arguments, const std::vector<Series>& al
   }
   source_ = static_cast<size_t>(found - all.begin());
   const Schedule& source = found->program->schedule();
-  if (source.streams > 1) {
-    throw Error(fmt::format("{}: {} runs in {} directions, so its times are none of a single stage",
-                            place, source.name, source.streams));
-  }
   source_form_ = FormOf(source);
-  microbatches_ = source.microbatches;
+  microbatches_ = source.microbatches / source.replicas;
   for (const Series& series : all) {
     const Form form = FormOf(series.program->schedule());
     // Who splits some of its backwards may have whole ones too: they are the sum of their halves.
@@ -62,14 +79,17 @@ void Prediction::MeasureAlone(const Form& form, int64_t steps, const TrainingOpt
                               const Corpus& corpus, const Gpus& gpus) {
   const Program program(OnOneRank(form.first, microbatches_, form.second), steps);
   TrainingOptions own = options;
-  own.clip_norm.reset();  // what it costs shows in the run predicted from
+  own.clip_norm.reset();  // what it costs shows in the run predicted from; a tied head likewise
+  own.shape.tied = false;
   own.validation_microbatches = 1;
   traces_[form].push_back(TrainInProcess(program, own, corpus, gpus).trace);
 }
 
 Costs Prediction::Predict(std::vector<Series>& all, int64_t warm_up) const {
   // On the repetition that is shown: what slowed another one down is none of its business.
-  const Costs source = Calibrate({all[source_].typical().trace}, {.warm_up = warm_up});
+  const Trace& trace = all[source_].typical().trace;
+  const Schedule& calibrated = all[source_].program->schedule();
+  const Costs source = Calibrate({OfSlices(trace, calibrated.stages)}, {.warm_up = warm_up});
   std::map<Form, Costs> alone;
   for (const auto& [form, traces] : traces_) {
     alone[form] = Calibrate(traces, {.warm_up = warm_up});
@@ -80,7 +100,9 @@ Costs Prediction::Predict(std::vector<Series>& all, int64_t warm_up) const {
                             ? source
                             : SideBySide(measured->second, alone.at(source_form_), source);
     const Program executed = Unpaired(*series.program);
-    series.simulated = Simulate(executed, ActionTimes(executed, costs), {.spans = true});
+    const ActionTimes times(executed, costs,
+                            ReductionsFor(executed.schedule(), calibrated, trace, warm_up));
+    series.simulated = Simulate(executed, times, {.spans = true});
     series.simulated->trace.tokens_per_step = series.typical().trace.tokens_per_step;
   }
   return source;

@@ -20,6 +20,7 @@ struct RunResult {
   Metrics metrics;
   std::vector<StageVersions> versions;  ///< per placed stage; −1: not known
   int stages = 0;                       ///< slices of the network
+  int replicas = 1;                     ///< of the pipeline, all in the trace
   std::vector<IdleShares> idle{};       ///< per rank; empty: not known
   CriticalPath path{};                  ///< without pieces: not known
   std::vector<RankMemory> memory{};     ///< per rank; empty: not known

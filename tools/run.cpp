@@ -10,11 +10,13 @@
 #include "models/file.h"
 #include "models/update_time.h"
 #include "runtime/device/optimizers.h"
+#include "runtime/processes/loss_messages.h"
 #include "runtime/processes/train.h"
 #include "runtime/serial.h"
 #include "tools/emulate.h"
 #include "tools/flags.h"
 #include "tools/prediction.h"
+#include "tools/replica_flags.h"
 #include "tools/result.h"
 #include "tools/train_once.h"
 #include "tools/trained_series.h"
@@ -47,13 +49,13 @@ std::vector<Series> SeriesOf(const Arguments& arguments, bool serial, int64_t st
     const std::vector<int> delays = arguments.SmallNumbers("delay");
     const auto stages =
         static_cast<int>(arguments.CountOr("ranks", static_cast<int64_t>(delays.size())));
-    plans.push_back(
-        PlanOfDelays(delays, stages, static_cast<int>(arguments.Count("microbatches")), steps));
+    plans.push_back(PlanOfDelays(delays, stages, static_cast<int>(arguments.Count("microbatches")),
+                                 steps, ReplicasOf(arguments)));
     all.push_back({"serial", std::nullopt, {}, {}, {}, {}});
     return all;
   }
   for (const NamedSchedule& named : SchedulesOf(arguments)) {
-    Program program = Lower(named, arguments).WithSteps(steps);
+    Program program = WithReplicas(Lower(named, arguments), arguments).WithSteps(steps);
     plans.push_back(PlanOf(program));
     all.push_back({program.schedule().name, std::move(program), {}, {}, {}, {}});
   }
@@ -72,15 +74,9 @@ void RefuseUselessTimes(const Arguments& arguments) {
   if (!wanted) RefuseGiven(arguments, CostFlags(), "times are given for --compute emulated only");
 }
 
-/// Of processes the one with the last stage knows what every step came to.
-bool LogsHere(const Arguments& arguments, const Series& series, const Wire* wire) {
-  if (wire == nullptr) return true;
-  const Schedule& schedule = series.program->schedule();
-  if (schedule.streams > 1) {
-    throw Error(fmt::format("{}: {} runs in {} directions, so no process knows the loss of a step",
-                            arguments.PlaceOf("log"), schedule.name, schedule.streams));
-  }
-  return wire->rank() == schedule.placement[static_cast<size_t>(schedule.stages - 1)];
+/// Of processes one knows what every step came to.
+bool LogsHere(const Series& series, const Wire* wire) {
+  return wire == nullptr || wire->rank() == WatchingRank(series.program->schedule());
 }
 
 /// What only GPUs have a use for.
@@ -142,7 +138,7 @@ int RunReal(const Arguments& arguments, std::string_view backend, Wire* wire, co
     throw Error(
         "checkpoints and files of weights are of one run: name one --schedule, no --repeat");
   }
-  if (arguments.Has("log") && LogsHere(arguments, all.front(), wire)) {
+  if (arguments.Has("log") && LogsHere(all.front(), wire)) {
     outside.log = std::make_unique<StepLog>(arguments.Output("log"), arguments.Has("resume"));
   }
   const int64_t warm_up = WarmUpOf(arguments);
@@ -202,11 +198,30 @@ int RunReal(const Arguments& arguments, std::string_view backend, Wire* wire, co
   return 0;
 }
 
+/// Before anybody waits for processes that nobody has started.
+void CheckWorldSize(const Arguments& arguments, int size) {
+  if (!arguments.Has("ranks")) return;
+  const int64_t ranks = arguments.Count("ranks");
+  const int replicas = ReplicasOf(arguments);
+  if (ranks * replicas == size) return;
+  throw Error(
+      replicas == 1
+          ? fmt::format("WORLD_SIZE is {}, but --ranks {}: there is a process for each rank", size,
+                        ranks)
+          : fmt::format("WORLD_SIZE is {}, but --ranks {} times --replicas {} is {}: there "
+                        "is a process for each rank of each replica",
+                        size, ranks, replicas, ranks * replicas));
+}
+
 int Run(const Arguments& arguments) {
   if (arguments.Has("compute") && arguments.Choice("compute", kComputes) == "emulated") {
     return RunEmulated(arguments);
   }
   RefuseUselessTimes(arguments);
+  if (arguments.Has("reduction")) {
+    throw Error(fmt::format("{}: real replicas take the time they take, give --replicas",
+                            arguments.PlaceOf("reduction")));
+  }
   const std::string backend =
       arguments.Has("backend") ? arguments.Choice("backend", kBackends) : std::string(kBackends[0]);
   const bool cuda = backend == "cuda";
@@ -215,11 +230,7 @@ int Run(const Arguments& arguments) {
   const bool processes = backend == "mpi" || launched.by != Launched::By::kNobody;
   const Gpus gpus = cuda ? GpusOf(arguments, processes) : Gpus();
   if (!processes) return RunReal(arguments, backend, nullptr, gpus);
-  if (launched.by == Launched::By::kVariables && arguments.Has("ranks") &&
-      arguments.Count("ranks") != launched.size) {
-    throw Error(fmt::format("WORLD_SIZE is {}, but --ranks {}: there is a process for each rank",
-                            launched.size, arguments.Count("ranks")));
-  }
+  if (launched.by == Launched::By::kVariables) CheckWorldSize(arguments, launched.size);
   const auto patience = std::chrono::ceil<std::chrono::seconds>(
       arguments.Has("deadline") ? arguments.Duration("deadline") : Nanoseconds{kPatience});
   const std::unique_ptr<Wire> wire = OpenWire(launched, patience);
@@ -256,6 +267,13 @@ Subcommand RunCommand() {
           "--backend cuda: the ranks share the GPUs of this machine; started as a process per "
           "rank,\n"
           "like mpi, each takes the GPU of its LOCAL_RANK and they talk by NCCL.\n\n"
+          "--replicas trains several copies of the pipeline on one batch: each has --microbatches "
+          "of\n"
+          "it and --ranks of its own, and their gradients are added before every update, in the "
+          "order\n"
+          "of the replicas. With --backend mpi that is --ranks times --replicas processes; rank r "
+          "of\n"
+          "replica q is process q times --ranks plus r.\n\n"
           "--compute emulated trains nothing: every stage sleeps for its time (--forward ... "
           "--costs),\n"
           "messages are real, and the run is held against its simulation. Many more ranks than "
@@ -275,7 +293,8 @@ Subcommand RunCommand() {
       .reads_job = true,
       .flags = Concatenate(
           {ScheduleFlags(),
-           {{"steps", "COUNT", fmt::format("updates (default: {})", kDefaultSteps)},
+           {ReplicasFlag(),
+            {"steps", "COUNT", fmt::format("updates (default: {})", kDefaultSteps)},
             {"backend", "threads|serial|mpi|cuda",
              "a thread per rank, the serial reference, a process per rank, or GPUs"},
             {"compute", "real|emulated", "train, or only take the times given (default: real)"},

@@ -18,8 +18,9 @@ nlohmann::ordered_json LogHeader(const SerialPlan& plan, const TrainingOptions& 
                                  const RunExtent& extent, int ranks) {
   return {{"schedule", plan.name},
           {"ranks", ranks},
+          {"replicas", plan.replicas},
           {"stages", plan.stages.size()},
-          {"microbatches", plan.microbatches},
+          {"microbatches", plan.microbatches / plan.replicas},
           {"optimizer", options.optimizer.name},
           {"correction", options.correction.name},
           {"first_step", extent.first_step},
@@ -69,7 +70,7 @@ std::optional<TrainingResult> TrainOnce(const Program* program, const SerialPlan
                                         const Gpus& gpus) {
   const int64_t first = outside.checkpoints.first_step();
   const RunExtent extent{first, first + plan.steps, TokensPerStep(options, plan.microbatches)};
-  const int ranks = program != nullptr ? program->schedule().ranks : 1;
+  const int ranks = program != nullptr ? program->schedule().ranks_per_replica() : 1;
   std::vector<std::string> notes;
   // The others' first checkpoint comes long after rank 0 has let them begin.
   const bool speaks = processes.wire == nullptr || processes.wire->rank() == 0;

@@ -21,6 +21,9 @@ RunResult ResultOf(const Series& series) {
   RunResult result;
   result.trace = run.trace;
   result.stages = series.program ? series.program->schedule().stages : run.trace.stages;
+  // In one thread there are no ranks for them.
+  const bool has_ranks = series.program && run.trace.ranks == series.program->schedule().ranks;
+  result.replicas = has_ranks ? series.program->schedule().replicas : 1;
   result.metrics = series.summary.metrics;
   result.versions = MeasuredVersions(run.trace);
   Explain(result);
@@ -137,10 +140,12 @@ std::string SeriesText(const std::vector<Series>& all, const TrainingOptions& op
     kind += fmt::format(", tied head ({} parameters)", NetworkParameters(options.shape));
   }
   if (options.precision == ProductPrecision::kBf16) kind += ", products in bf16";
-  std::string text =
-      fmt::format("trained on {}: {} layers of {} channels{}, {} tokens a step, {} steps{}, {}\n\n",
-                  corpus.source, options.shape.layers, options.shape.hidden, kind,
-                  first.trace.tokens_per_step, first.trace.steps, from, options.optimizer.name);
+  const int replicas = all.front().program ? all.front().program->schedule().replicas : 1;
+  const std::string shared = replicas > 1 ? fmt::format(" on {} replicas", replicas) : "";
+  std::string text = fmt::format(
+      "trained on {}: {} layers of {} channels{}, {} tokens a step{}, {} steps{}, {}\n\n",
+      corpus.source, options.shape.layers, options.shape.hidden, kind, first.trace.tokens_per_step,
+      shared, first.trace.steps, from, options.optimizer.name);
   text += Table(all);
   text += fmt::format("\nlosses in nats per {}; validation over {} tokens",
                       corpus.bytes ? "byte" : "token", first.validation_tokens);

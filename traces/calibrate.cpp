@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <map>
 #include <tuple>
 
@@ -123,6 +124,33 @@ void CheckComplete(const Samples& samples, int stages, int64_t warm_up) {
   }
 }
 
+/// I and W of every stage, if they are known on any: of a stage that has B alone as B is divided on
+/// those that have both.
+void SplitBackwards(const Samples& samples, Costs& costs) {
+  std::vector<Nanoseconds> input = samples.Medians(ActionKind::kBackwardInput);
+  std::vector<Nanoseconds> weight = samples.Medians(ActionKind::kBackwardWeight);
+  Nanoseconds inputs{0};
+  Nanoseconds both{0};
+  std::vector<size_t> unknown;
+  for (size_t s = 0; s < input.size(); ++s) {
+    if (samples.Has(ActionKind::kBackwardInput, s) && samples.Has(ActionKind::kBackwardWeight, s)) {
+      inputs += input[s];
+      both += input[s] + weight[s];
+    } else {
+      unknown.push_back(s);
+    }
+  }
+  if (both.count() == 0 || (!unknown.empty() && costs.backward.empty())) return;
+  const double share = static_cast<double>(inputs.count()) / static_cast<double>(both.count());
+  for (const size_t s : unknown) {
+    const double of_stage = share * static_cast<double>(costs.backward[s].count());
+    input[s] = Nanoseconds{std::llround(of_stage)};
+    weight[s] = costs.backward[s] - input[s];
+  }
+  costs.backward_input = std::move(input);
+  costs.backward_weight = std::move(weight);
+}
+
 std::string SourceOf(const std::vector<Trace>& traces, int64_t warm_up) {
   std::string source = "calibrated on ";
   for (size_t i = 0; i < traces.size(); ++i) {
@@ -159,16 +187,39 @@ Costs Calibrate(const std::vector<Trace>& traces, const CalibrationOptions& opti
   if (samples.OnEveryStage(ActionKind::kBackward)) {
     costs.backward = samples.Medians(ActionKind::kBackward);
   }
-  if (samples.OnEveryStage(ActionKind::kBackwardInput) &&
-      samples.OnEveryStage(ActionKind::kBackwardWeight)) {
-    costs.backward_input = samples.Medians(ActionKind::kBackwardInput);
-    costs.backward_weight = samples.Medians(ActionKind::kBackwardWeight);
-  }
+  SplitBackwards(samples, costs);
   costs.update = samples.Medians(ActionKind::kUpdate);
   // Clocks of two machines may disagree by more than a hop takes.
   if (!hops.empty()) costs.p2p_latency = std::max(Nanoseconds{0}, Median(hops).RoundedUp());
   costs.source = SourceOf(traces, options.warm_up);
   return costs;
+}
+
+Trace OfSlices(Trace trace, int slices) {
+  for (Span& span : trace.spans) {
+    if (span.kind != ActionKind::kAllReduce) span.stage %= slices;
+  }
+  trace.stages = slices;
+  trace.stage_rank.resize(static_cast<size_t>(slices));
+  return trace;
+}
+
+std::vector<Nanoseconds> ReductionTimes(const Trace& trace, size_t groups, int64_t warm_up) {
+  std::vector<std::map<int64_t, Nanoseconds>> shortest(groups);  // by step
+  for (const Span& span : trace.spans) {
+    if (span.kind != ActionKind::kAllReduce || StepOf(span, trace) < warm_up) continue;
+    const Nanoseconds time = span.end - span.start;
+    auto& of_group = shortest.at(static_cast<size_t>(span.stage));
+    const auto [entry, fresh] = of_group.try_emplace(StepOf(span, trace), time);
+    if (!fresh) entry->second = std::min(entry->second, time);
+  }
+  std::vector<Nanoseconds> times(groups);
+  for (size_t g = 0; g < groups; ++g) {
+    std::vector<Nanoseconds> of_steps;
+    for (const auto& [step, time] : shortest[g]) of_steps.push_back(time);
+    if (!of_steps.empty()) times[g] = Median(std::move(of_steps)).RoundedUp();
+  }
+  return times;
 }
 
 }  // namespace pipelag

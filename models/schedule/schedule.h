@@ -62,6 +62,9 @@ struct Schedule {
   int stages = 0;        ///< slices of the network; p·v with one stream
   int streams = 1;       ///< directions; stream of micro-batch i: (i mod m) div (m / streams)
   int microbatches = 0;  ///< m, per step; a multiple of `streams`
+  /// Data-parallel copies of a pipeline that are all in this schedule, side by side (replicate.h):
+  /// `ranks`, `streams` and `microbatches` count those of all.
+  int replicas = 1;
   WeightPolicy policy = WeightPolicy::kFlush;
   std::vector<int> placement;  ///< rank of each placed stage: streams · stages entries
   std::vector<CollectiveGroup> groups;
@@ -95,6 +98,10 @@ struct Schedule {
                                         : FloorMod(action.microbatch, microbatches);
   }
   int microbatches_per_stream() const { return microbatches / streams; }
+  int ranks_per_replica() const { return ranks / replicas; }
+  int streams_per_replica() const { return streams / replicas; }
+  int microbatches_per_replica() const { return microbatches / replicas; }
+  int ReplicaOf(int rank) const { return rank / ranks_per_replica(); }
   bool flushes() const { return policy == WeightPolicy::kFlush; }
   bool InOwnStep(int32_t microbatch) const {
     return static_cast<uint32_t>(microbatch) < static_cast<uint32_t>(microbatches);

@@ -53,7 +53,12 @@ class Validator {
     if (s.microbatches < 1) {
       Add(fmt::format("a step needs at least 1 micro-batch, not {}", s.microbatches));
     }
+    if (s.replicas < 1) Add(fmt::format("there are {} replicas, 1 is the least", s.replicas));
     if (!findings_.empty()) return false;
+    if (s.ranks % s.replicas != 0 || s.streams % s.replicas != 0) {
+      Add(fmt::format("{} ranks and {} streams cannot be shared evenly by {} replicas", s.ranks,
+                      s.streams, s.replicas));
+    }
     if (s.microbatches % s.streams != 0) {
       Add(fmt::format("{} micro-batches cannot be shared evenly by {} streams", s.microbatches,
                       s.streams));

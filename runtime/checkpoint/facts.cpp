@@ -66,12 +66,18 @@ Json DelayOf(const SerialStage& stage) {
   return {{"forward", stage.forward_delay}, {"backward", stage.backward_delay}};
 }
 
-Json OrderOf(const SerialStage& stage) {
-  if (stage.backward_order.size() == 1 &&
-      std::is_sorted(stage.backward_order[0].begin(), stage.backward_order[0].end())) {
-    return "ascending";
+/// Lists of lists where copies are added before replicas are, else the lists themselves.
+Json OrderOf(const SerialStage& stage, int replicas) {
+  const std::vector<std::vector<int>>& lists = stage.backward_order;
+  if (lists.size() == 1 && std::is_sorted(lists[0].begin(), lists[0].end())) return "ascending";
+  const size_t copies = lists.size() / static_cast<size_t>(replicas);
+  if (copies == 1 || replicas == 1) return lists;
+  Json of_replicas = Json::array();
+  for (size_t list = 0; list < lists.size(); ++list) {
+    if (list % copies == 0) of_replicas.push_back(Json::array());
+    of_replicas.back().push_back(lists[list]);
   }
-  return stage.backward_order;
+  return of_replicas;
 }
 
 /// `of` every stage, once for each of its layers.
@@ -133,7 +139,8 @@ nlohmann::ordered_json RunFacts(const TrainingOptions& options, const SerialPlan
 }
 
 nlohmann::ordered_json SummationOf(const TrainingOptions& options, const SerialPlan& plan) {
-  return ByLayer(options, plan, OrderOf);
+  return ByLayer(options, plan,
+                 [&](const SerialStage& stage) { return OrderOf(stage, plan.replicas); });
 }
 
 std::string DifferencesOf(const nlohmann::json& there, const nlohmann::ordered_json& here) {

@@ -7,8 +7,7 @@
 #include <deque>
 #include <mutex>
 
-#include "runtime/network/gemm.h"
-#include "runtime/optimizer/norm.h"
+#include "runtime/cpu/shared_sum.h"
 #include "runtime/runnable.h"
 #include "runtime/summation.h"
 
@@ -68,27 +67,24 @@ struct Channel {
   int64_t receives_posted = 0;
 };
 
-/// One summand, of either kind.
 struct Contribution {
-  int place = 0;  // in the order of summation
+  int rank = 0;
   std::span<double> values;
-  std::span<float> gradients;
-  double* squared_norm = nullptr;  // of the sum of the gradients
-};
-
-/// A rank's part in a collective.
-struct Collective {
-  int group = 0;
-  std::vector<Contribution> mine;
   std::shared_ptr<LocalEvent> event;
 };
 
-/// The reduce lanes. A collective starts when it heads the lanes of all its members.
+/// Collectives of one group, in order. Members may be one apart: the next round's come into the
+/// next entry.
+struct Round {
+  std::vector<Contribution> contributions;
+};
 struct Meeting {
   Bell bell;
-  std::vector<std::deque<Collective>> lanes;  // by rank
-  std::vector<std::vector<int>> members;      // ranks, by group
-  std::vector<bool> under_way;                // by group
+  size_t members = 0;  // summands of a round
+  std::deque<Round> rounds;
+  std::deque<std::shared_ptr<SharedSum>> sums;  // of gradients, instead of rounds
+  std::vector<int64_t> posted;                  // by rank
+  int64_t completed = 0;
 };
 
 }  // namespace
@@ -97,15 +93,16 @@ struct LocalHub::State {
   const Program& program;
   const RunControl& control;
   std::vector<Channel> channels;
-  Meeting meeting;
+  std::vector<Meeting> meetings;
 
   State(const Program& p, const RunControl& c)
-      : program(p), control(c), channels(p.lanes().size()) {
-    const Schedule& schedule = p.schedule();
-    meeting.lanes.resize(static_cast<size_t>(schedule.ranks));
-    meeting.under_way.resize(schedule.groups.size());
-    for (const CollectiveGroup& group : schedule.groups) {
-      meeting.members.push_back(RanksOf(schedule, group));
+      : program(p), control(c), channels(p.lanes().size()), meetings(p.schedule().groups.size()) {
+    for (size_t g = 0; g < meetings.size(); ++g) {
+      const CollectiveGroup& group = p.schedule().groups[g];
+      const bool gradients =
+          MovesGradients(group) || group.purpose == CollectiveGroup::Purpose::kShared;
+      meetings[g].members = gradients ? group.stages.size() : RanksOf(p.schedule(), group).size();
+      meetings[g].posted.resize(static_cast<size_t>(p.schedule().ranks));
     }
   }
 };
@@ -122,8 +119,9 @@ class LocalEnd : public Transport {
     const Lane& lane = state_.program.lanes()[static_cast<size_t>(transfer.lane)];
     int64_t& posted = transfer.send ? channel.sends_posted : channel.receives_posted;
     PostedHalf half{transfer.buffer, transfer.bytes,
-                    std::make_shared<LocalEvent>(state_.control, channel.bell,
-                                                 WaitingForMessage(lane, transfer.send, posted))};
+                    std::make_shared<LocalEvent>(
+                        state_.control, channel.bell,
+                        WaitingForMessage(state_.program.schedule(), lane, transfer.send, posted))};
     const EventPtr result = half.event;
     PostedHalf other;
     {
@@ -154,94 +152,70 @@ class LocalEnd : public Transport {
 
   EventPtr PostGradientSum(int group, const std::vector<GradientPart>& parts,
                            std::span<const EventPtr> after) override {
-    std::vector<Contribution> mine;
-    for (const GradientPart& part : parts) {
-      mine.push_back({part.stage, {}, part.values, part.squared_norm});
+    for (const EventPtr& event : after) event->Wait();
+    const Schedule& schedule = state_.program.schedule();
+    Meeting& meeting = state_.meetings[static_cast<size_t>(group)];
+    std::shared_ptr<SharedSum> sum;
+    {
+      const std::lock_guard lock(meeting.bell.mutex);
+      const auto index = IndexOfNext(meeting);
+      while (meeting.sums.size() <= index) {
+        meeting.sums.push_back(std::make_shared<SharedSum>(
+            state_.control, meeting.members, static_cast<size_t>(schedule.streams_per_replica())));
+      }
+      sum = meeting.sums[index];
     }
-    return Join(group, std::move(mine), after);
+    bool last = false;
+    for (const GradientPart& part : parts) {
+      last = sum->Contribute(part.stage, part.values, part.squared_norm);
+    }
+    if (last) {
+      // Completed in order, since every member's earlier contribution came before.
+      const std::lock_guard lock(meeting.bell.mutex);
+      meeting.sums.pop_front();
+      ++meeting.completed;
+    }
+    return sum->EventOf(WaitingForGroup(schedule, rank_, group));
   }
 
   EventPtr PostAllReduce(int group, std::span<double> values,
                          std::span<const EventPtr> after) override {
-    return Join(group, {{rank_, values, {}, nullptr}}, after);
-  }
-
- private:
-  EventPtr Join(int group, std::vector<Contribution> mine, std::span<const EventPtr> after) {
     for (const EventPtr& event : after) event->Wait();
-    Meeting& meeting = state_.meeting;
-    auto event =
-        std::make_shared<LocalEvent>(state_.control, meeting.bell, WaitingForGroup(rank_, group));
-    std::unique_lock lock(meeting.bell.mutex);
-    auto& lane = meeting.lanes[static_cast<size_t>(rank_)];
-    lane.push_back({group, std::move(mine), event});
-    if (lane.size() == 1) GoOn(lock, rank_);
+    Meeting& meeting = state_.meetings[static_cast<size_t>(group)];
+    auto event = std::make_shared<LocalEvent>(
+        state_.control, meeting.bell, WaitingForGroup(state_.program.schedule(), rank_, group));
+    const Nanoseconds start = state_.control.Now();
+    {
+      const std::lock_guard lock(meeting.bell.mutex);
+      const size_t index = IndexOfNext(meeting);
+      if (meeting.rounds.size() <= index) meeting.rounds.resize(index + 1);
+      Round& round = meeting.rounds[index];
+      round.contributions.push_back({rank_, values, event});
+      if (round.contributions.size() < meeting.members) return event;
+      // The last member to come completes the round; rounds complete in order since every member's
+      // earlier round came before.
+      Sum(round);
+      const Interval when{start, state_.control.Now()};
+      for (const Contribution& one : round.contributions) one.event->Happen(when);
+      meeting.rounds.pop_front();
+      ++meeting.completed;
+    }
+    meeting.bell.rung.notify_all();
     return event;
   }
 
-  /// Does what the collective at the head of a rank's lane is the last to come for, and what that
-  /// lets start in turn.
-  void GoOn(std::unique_lock<std::mutex>& lock, int rank) {
-    Meeting& meeting = state_.meeting;
-    std::vector<int> changed = {rank};
-    while (!changed.empty()) {
-      const auto& lane = meeting.lanes[static_cast<size_t>(changed.back())];
-      changed.pop_back();
-      if (lane.empty() || !AllAreAt(lane.front().group)) continue;
-      const int group = lane.front().group;
-      Do(lock, group);
-      for (const int member : meeting.members[static_cast<size_t>(group)]) {
-        changed.push_back(member);
-      }
-    }
+ private:
+  /// Of this rank's next contribution among those not complete. With the bell's mutex held.
+  size_t IndexOfNext(Meeting& meeting) const {
+    const int64_t number = meeting.posted[static_cast<size_t>(rank_)]++;
+    return static_cast<size_t>(number - meeting.completed);
   }
 
-  bool AllAreAt(int group) const {
-    const Meeting& meeting = state_.meeting;
-    const auto& members = meeting.members[static_cast<size_t>(group)];
-    return !meeting.under_way[static_cast<size_t>(group)] &&
-           std::all_of(members.begin(), members.end(), [&](int member) {
-             const auto& lane = meeting.lanes[static_cast<size_t>(member)];
-             return !lane.empty() && lane.front().group == group;
-           });
-  }
-
-  /// With the lock held, but not while it adds.
-  void Do(std::unique_lock<std::mutex>& lock, int group) {
-    Meeting& meeting = state_.meeting;
-    std::vector<Contribution> all;
-    for (const int member : meeting.members[static_cast<size_t>(group)]) {
-      const Collective& own = meeting.lanes[static_cast<size_t>(member)].front();
-      all.insert(all.end(), own.mine.begin(), own.mine.end());
-    }
-    meeting.under_way[static_cast<size_t>(group)] = true;
-    lock.unlock();
-    PrepareThread();  // whoever comes last adds them up
-    const Nanoseconds start = state_.control.Now();
-    std::sort(all.begin(), all.end(),
-              [](const Contribution& a, const Contribution& b) { return a.place < b.place; });
-    Sum(all, &Contribution::values);
-    Sum(all, &Contribution::gradients);
-    for (const Contribution& one : all) {
-      if (one.squared_norm == nullptr) continue;
-      *one.squared_norm =
-          SquaredNorm(static_cast<int64_t>(one.gradients.size()), one.gradients.data());
-    }
-    const Interval when{start, state_.control.Now()};
-    lock.lock();
-    meeting.under_way[static_cast<size_t>(group)] = false;
-    for (const int member : meeting.members[static_cast<size_t>(group)]) {
-      auto& lane = meeting.lanes[static_cast<size_t>(member)];
-      lane.front().event->Happen(when);
-      lane.pop_front();
-    }
-    meeting.bell.rung.notify_all();
-  }
-
-  template <class Span>
-  static void Sum(const std::vector<Contribution>& all, Span Contribution::*of) {
-    std::vector<Span> summands;
-    for (const Contribution& one : all) summands.push_back(one.*of);
+  static void Sum(Round& round) {
+    std::sort(round.contributions.begin(), round.contributions.end(),
+              [](const Contribution& a, const Contribution& b) { return a.rank < b.rank; });
+    std::vector<std::span<double>> summands;
+    for (const Contribution& one : round.contributions) summands.push_back(one.values);
     AddUp(summands);
   }
 

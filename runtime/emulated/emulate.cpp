@@ -27,14 +27,16 @@ void CheckCosts(const Schedule& schedule, const Costs& costs) {
 
 }  // namespace
 
-Trace Emulate(const Program& program, const Costs& costs, Nanoseconds deadline,
-              const Interposer& interpose) {
+Trace Emulate(const Program& program, const Costs& costs, Nanoseconds reduction,
+              Nanoseconds deadline, const Interposer& interpose) {
   const Schedule& schedule = program.schedule();
   CheckCosts(schedule, costs);
   RunControl control(deadline);
   LocalHub hub(program, control);
-  EmulatedLinks links(program.lanes().size(),
-                      TransferTime(costs.activation_bytes, costs.p2p_bandwidth), costs.p2p_latency);
+  EmulatedLinks links(program.lanes().size(), schedule.groups.size(),
+                      {.message = TransferTime(costs.activation_bytes, costs.p2p_bandwidth),
+                       .latency = costs.p2p_latency,
+                       .reduction = reduction});
   const std::vector<int> slots = NeverDelayingSlots(program);
   std::vector<RankPlan> plans;
   std::vector<std::unique_ptr<EmulatedCompute>> computes;

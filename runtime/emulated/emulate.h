@@ -10,11 +10,12 @@
 namespace pipelag {
 
 /// The trace of the run. Its lanes are those of the simulator: compute by `costs`, messages of
-/// `costs.activation_bytes` over links of their bandwidth and latency, collectives in no time.
-/// Pairs that overlap are done one after the other (Unpaired). `deadline`: of one wait for another
-/// rank. Throws Error for a schedule that the runtime cannot run, if the costs are not for its
-/// stages or lack a time, or if a rank fails.
-Trace Emulate(const Program& program, const Costs& costs, Nanoseconds deadline,
-              const Interposer& interpose = {});
+/// `costs.activation_bytes` over links of their bandwidth and latency, reductions of gradients in
+/// `reduction` once all members are ready, other collectives in no time. Pairs that overlap are
+/// done one after the other (Unpaired). `deadline`: of one wait for another rank. Throws Error for
+/// a schedule that the runtime cannot run, if the costs are not for its stages or lack a time, or
+/// if a rank fails.
+Trace Emulate(const Program& program, const Costs& costs, Nanoseconds reduction,
+              Nanoseconds deadline, const Interposer& interpose = {});
 
 }  // namespace pipelag

@@ -9,12 +9,18 @@
 namespace pipelag {
 
 /// What all ranks of a run share. Outlives its ends and their events. A message starts when it is
-/// produced and the one before it on its lane is sent, takes `occupancy` to be sent and `latency`
+/// produced and the one before it on its lane is sent, takes `message` to be sent and `latency`
 /// more to be delivered; it has happened once its bytes are there, which may be before that: who
-/// takes it must not start before When().end.
+/// takes it must not start before When().end. A reduction of gradients likewise starts when all its
+/// members are ready and their reductions before it have ended.
 class EmulatedLinks {
  public:
-  EmulatedLinks(size_t lanes, Nanoseconds occupancy, Nanoseconds latency);
+  struct Times {
+    Nanoseconds message{0};
+    Nanoseconds latency{0};
+    Nanoseconds reduction{0};
+  };
+  EmulatedLinks(size_t lanes, size_t groups, const Times& times);
   ~EmulatedLinks();
   EmulatedLinks(const EmulatedLinks&) = delete;
   EmulatedLinks& operator=(const EmulatedLinks&) = delete;

@@ -85,7 +85,7 @@ class MpiWire : public Wire {
     char text[MPI_MAX_ERROR_STRING] = {};
     int length = 0;
     MPI_Error_string(code, text, &length);
-    throw Error(fmt::format("rank {} cannot be reached: {}", peer, text));
+    throw PeerGone(peer, fmt::format("cannot be reached: {}", text));
   }
 
   int rank_ = 0;

@@ -14,9 +14,9 @@ Notes::Notes(ProcessLink& link, int tag) : link_(link), tag_(tag), rank_(link.ra
     if (peer != rank_) incoming_.push_back({.peer = peer, .note = {}});
   }
   for (Incoming& from : incoming_) {
-    finished_.push_back(
-        link_.Begin([this, &from](Wire& wire) { return Listen(from, wire); },
-                    fmt::format("rank {} waits for rank {} to finish", rank_, from.peer)));
+    finished_.push_back(link_.Begin(
+        [this, &from](Wire& wire) { return Listen(from, wire); },
+        fmt::format("{} waits for {} to finish", link_.NameOf(rank_), link_.NameOf(from.peer))));
   }
 }
 
@@ -42,8 +42,8 @@ void Notes::Heed(const Note& note) {
       HearOfDivergence(note);
       return;
     case Kind::kFailed:
-      link_.control().Stop(
-          std::make_exception_ptr(StoppedByPeer(fmt::format("rank {}: {}", note.rank, note.text))));
+      link_.control().Stop(std::make_exception_ptr(
+          StoppedByPeer(fmt::format("{}: {}", link_.NameOf(note.rank), note.text))));
       return;
   }
 }
@@ -65,9 +65,9 @@ std::vector<EventPtr> Notes::TellAll(Note note) {
   sent_.push_back(note);
   std::vector<EventPtr> under_way;
   for (const Incoming& from : incoming_) {
-    under_way.push_back(
-        link_.Send(from.peer, tag_, std::as_bytes(std::span(&sent_.back(), 1)),
-                   fmt::format("rank {} waits for rank {} to hear of it", rank_, from.peer)));
+    under_way.push_back(link_.Send(from.peer, tag_, std::as_bytes(std::span(&sent_.back(), 1)),
+                                   fmt::format("{} waits for {} to hear of it", link_.NameOf(rank_),
+                                               link_.NameOf(from.peer))));
   }
   return under_way;
 }

@@ -42,7 +42,8 @@ class WireEvent : public Event {
   std::atomic<bool> happened_{false};
 };
 
-ProcessLink::ProcessLink(Wire& wire, RunControl& control) : wire_(wire), control_(control) {
+ProcessLink::ProcessLink(Wire& wire, RunControl& control, Names names)
+    : wire_(wire), control_(control), names_(std::move(names)) {
   ticking_ = std::jthread([this](const std::stop_token& stop) {
     while (!stop.stop_requested()) {
       std::this_thread::sleep_for(kTick);
@@ -52,6 +53,10 @@ ProcessLink::ProcessLink(Wire& wire, RunControl& control) : wire_(wire), control
 }
 
 ProcessLink::~ProcessLink() { Close(); }
+
+std::string ProcessLink::NameOf(int rank) const {
+  return names_ ? names_(rank) : fmt::format("rank {}", rank);
+}
 
 void ProcessLink::Close() {
   ticking_ = {};
@@ -100,12 +105,17 @@ std::exception_ptr ProcessLink::MoveOn() {
   std::exception_ptr failure;
   for (auto it = pending_.begin(); it != pending_.end();) {
     bool done = false;
+    const auto fail = [&](const std::string& why) {
+      const std::string waiting = Waiting();
+      failure = std::make_exception_ptr(
+          Error(fmt::format("{}: {}", waiting.empty() ? it->event->waiting() : waiting, why)));
+    };
     try {
       done = it->advance(wire_);
+    } catch (const PeerGone& gone) {
+      fail(NameOf(gone.peer()) + ' ' + gone.how());
     } catch (const Error& error) {
-      const std::string waiting = Waiting();
-      failure = std::make_exception_ptr(Error(
-          fmt::format("{}: {}", waiting.empty() ? it->event->waiting() : waiting, error.what())));
+      fail(error.what());
     }
     if (!done) {
       ++it;

@@ -23,8 +23,10 @@ class WireEvent;
 /// way during the next action, as the schedules want it.
 class ProcessLink {
  public:
-  /// Borrows both, which outlive the link and its events.
-  ProcessLink(Wire& wire, RunControl& control);
+  /// What messages call a rank.
+  using Names = std::function<std::string(int rank)>;
+  /// Borrows both, which outlive the link and its events. Without names "rank 0", "rank 1", ….
+  ProcessLink(Wire& wire, RunControl& control, Names names = {});
   ~ProcessLink();
   /// Nothing is moved any more: before buffers go that messages under way were to fill.
   void Close();
@@ -33,6 +35,7 @@ class ProcessLink {
 
   int rank() const { return wire_.rank(); }
   int size() const { return wire_.size(); }
+  std::string NameOf(int rank) const;
   RunControl& control() { return control_; }
 
   /// `waiting`: the sentence of whoever waits for it, such as "rank 0 waits for rank 1 to …". The
@@ -65,6 +68,7 @@ class ProcessLink {
 
   Wire& wire_;
   RunControl& control_;
+  Names names_;
   mutable std::mutex mutex_;  // of the wire and of all below
   std::list<Pending> pending_;
   mutable std::mutex waiting_mutex_;

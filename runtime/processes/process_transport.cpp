@@ -14,26 +14,32 @@ namespace {
 
 constexpr int kMostTags = 32768;
 
-/// One summand of one member, where it comes from and goes to.
-template <class Value>
+/// The numbers of one member, where they come from and go to.
 struct Summand {
-  int place = 0;  // in the order of summation
   int rank = 0;
-  std::span<Value> own;         // on the rank that has it
-  std::vector<Value> received;  // elsewhere
+  std::span<double> own;         // on the rank that has it
+  std::vector<double> received;  // elsewhere
 
-  std::span<Value> values() { return own.empty() ? std::span<Value>(received) : own; }
+  std::span<double> values() { return own.empty() ? std::span<double>(received) : own; }
 };
 
+}  // namespace
+
 /// A sum, seen from one member: goes on whenever a message is done, never waits.
-template <class Value>
-class Sum {
+class ProcessTransport::Sum {
  public:
-  /// `summands` of all members, in the order of summation; all of one length.
-  Sum(int rank, int root, int tag, std::vector<Summand<Value>> summands)
-      : rank_(rank), root_(root), tag_(tag), summands_(std::move(summands)) {}
+  /// `summands` of all members, in the order of summation; all of one length. Begins when `before`
+  /// is done, if there is one: messages of both meet in the order in which they are posted.
+  Sum(int rank, int root, int tag, std::vector<Summand> summands, std::shared_ptr<const Sum> before)
+      : rank_(rank),
+        root_(root),
+        tag_(tag),
+        summands_(std::move(summands)),
+        before_(std::move(before)) {}
 
   bool Advance(Wire& wire) {
+    if (before_ && !before_->done_) return false;
+    before_.reset();
     while (std::all_of(under_way_.begin(), under_way_.end(), [&](Wire::Handle& handle) {
       if (handle != kDone && wire.Done(handle)) handle = kDone;
       return handle == kDone;
@@ -50,6 +56,7 @@ class Sum {
           phase_ = Phase::kDone;
           break;
         case Phase::kDone:
+          done_ = true;
           return true;
       }
     }
@@ -61,7 +68,7 @@ class Sum {
   static constexpr Wire::Handle kDone = -1;
 
   void Collect(Wire& wire) {
-    for (Summand<Value>& summand : summands_) {
+    for (Summand& summand : summands_) {
       if (summand.rank == root_) continue;
       if (rank_ == root_) {
         under_way_.push_back(
@@ -73,13 +80,13 @@ class Sum {
   }
 
   void Add() {
-    std::vector<std::span<Value>> values;
-    for (Summand<Value>& summand : summands_) values.push_back(summand.values());
+    std::vector<std::span<double>> values;
+    for (Summand& summand : summands_) values.push_back(summand.values());
     AddUp(values);
   }
 
   void Spread(Wire& wire) {
-    for (Summand<Value>& summand : summands_) {
+    for (Summand& summand : summands_) {
       if (summand.rank == root_) continue;
       if (rank_ == root_) {
         under_way_.push_back(
@@ -93,19 +100,21 @@ class Sum {
   int rank_;
   int root_;
   int tag_;
-  std::vector<Summand<Value>> summands_;
+  std::vector<Summand> summands_;
   std::vector<Wire::Handle> under_way_;
+  std::shared_ptr<const Sum> before_;
   Phase phase_ = Phase::kCollect;
+  bool done_ = false;
 };
-
-}  // namespace
 
 ProcessTransport::ProcessTransport(const Program& program, ProcessLink& link)
     : program_(program),
       link_(link),
       rank_(link.rank()),
       free_tag_(static_cast<int>(program.lanes().size() + program.schedule().groups.size())),
-      posted_(program.lanes().size()) {
+      posted_(program.lanes().size()),
+      gradients_(program.schedule().groups.size()),
+      last_(program.schedule().groups.size()) {
   if (free_tag_ >= kMostTags - 16) {
     throw Error(
         fmt::format("{} lanes and groups are more than processes can tell apart", free_tag_));
@@ -117,7 +126,7 @@ EventPtr ProcessTransport::Post(const Transfer& transfer, std::span<const EventP
   const Lane& lane = program_.lanes()[static_cast<size_t>(transfer.lane)];
   const int peer = transfer.send ? lane.receiver : lane.sender;
   const int64_t number = posted_[static_cast<size_t>(transfer.lane)]++;
-  std::string waiting = WaitingForMessage(lane, transfer.send, number);
+  std::string waiting = WaitingForMessage(program_.schedule(), lane, transfer.send, number);
   const std::span bytes(transfer.buffer, transfer.bytes);
   return transfer.send ? link_.Send(peer, transfer.lane, bytes, std::move(waiting))
                        : link_.Receive(peer, transfer.lane, bytes, std::move(waiting));
@@ -126,41 +135,32 @@ EventPtr ProcessTransport::Post(const Transfer& transfer, std::span<const EventP
 EventPtr ProcessTransport::PostGradientSum(int group, const std::vector<GradientPart>& parts,
                                            std::span<const EventPtr> after) {
   for (const EventPtr& event : after) event->Wait();
-  PrepareThread();
   const Schedule& schedule = program_.schedule();
-  const CollectiveGroup& members = schedule.groups[static_cast<size_t>(group)];
-  std::vector<Summand<float>> summands;
-  for (const int stage : members.stages) {
-    summands.push_back({stage, schedule.placement[static_cast<size_t>(stage)], {}, {}});
+  std::vector<GradientSum::Summand> summands;
+  for (const int stage : schedule.groups[static_cast<size_t>(group)].stages) {
+    summands.push_back({schedule.placement[static_cast<size_t>(stage)]});
+    const auto own = std::find_if(parts.begin(), parts.end(),
+                                  [&](const GradientPart& part) { return part.stage == stage; });
+    if (own != parts.end()) summands.back().own = own->values;
   }
-  std::sort(summands.begin(), summands.end(),
-            [](const auto& a, const auto& b) { return a.place < b.place; });
-  const size_t length = parts.front().values.size();
-  int root = summands.front().rank;
-  for (Summand<float>& summand : summands) {
-    root = std::min(root, summand.rank);
-    const auto own = std::find_if(parts.begin(), parts.end(), [&](const GradientPart& part) {
-      return part.stage == summand.place;
-    });
-    if (own != parts.end()) summand.own = own->values;
-  }
-  for (Summand<float>& summand : summands) {
-    if (summand.own.empty() && rank_ == root) summand.received.resize(length);
-  }
+  Gradients& of_group = gradients_[static_cast<size_t>(group)];
   const int tag = static_cast<int>(program_.lanes().size()) + group;
-  const auto sum = std::make_shared<Sum<float>>(rank_, root, tag, std::move(summands));
-  return BeginInOrder(
+  const auto sum = std::make_shared<GradientSum>(
+      rank_, tag, std::move(summands), static_cast<size_t>(schedule.streams_per_replica()),
+      parts.front().values.size(), of_group.last, of_group.received);
+  of_group.last = sum;
+  return link_.Begin(
       [sum, parts](Wire& wire) {
-        PrepareThread();  // whichever thread comes to it adds them up
         if (!sum->Advance(wire)) return false;
         for (const GradientPart& part : parts) {
           if (part.squared_norm == nullptr) continue;
+          PrepareThread();  // whichever thread comes to it
           *part.squared_norm =
               SquaredNorm(static_cast<int64_t>(part.values.size()), part.values.data());
         }
         return true;
       },
-      group);
+      WaitingForGroup(schedule, rank_, group));
 }
 
 EventPtr ProcessTransport::PostAllReduce(int group, std::span<double> values,
@@ -168,9 +168,9 @@ EventPtr ProcessTransport::PostAllReduce(int group, std::span<double> values,
   for (const EventPtr& event : after) event->Wait();
   const Schedule& schedule = program_.schedule();
   const std::vector<int> ranks = RanksOf(schedule, schedule.groups[static_cast<size_t>(group)]);
-  std::vector<Summand<double>> summands;
+  std::vector<Summand> summands;
   for (const int rank : ranks) {
-    Summand<double> summand{rank, rank, {}, {}};
+    Summand summand{rank, {}, {}};
     if (rank == rank_) {
       summand.own = values;
     } else if (rank_ == ranks.front()) {
@@ -179,17 +179,11 @@ EventPtr ProcessTransport::PostAllReduce(int group, std::span<double> values,
     summands.push_back(std::move(summand));
   }
   const int tag = static_cast<int>(program_.lanes().size()) + group;
-  const auto sum = std::make_shared<Sum<double>>(rank_, ranks.front(), tag, std::move(summands));
-  return BeginInOrder([sum](Wire& wire) { return sum->Advance(wire); }, group);
-}
-
-EventPtr ProcessTransport::BeginInOrder(ProcessLink::Advance advance, int group) {
-  last_collective_ = link_.Begin(
-      [before = last_collective_, advance = std::move(advance)](Wire& wire) {
-        return (before == nullptr || before->Happened()) && advance(wire);
-      },
-      WaitingForGroup(rank_, group));
-  return last_collective_;
+  std::shared_ptr<const Sum>& last = last_[static_cast<size_t>(group)];
+  const auto sum = std::make_shared<Sum>(rank_, ranks.front(), tag, std::move(summands), last);
+  last = sum;
+  return link_.Begin([sum](Wire& wire) { return sum->Advance(wire); },
+                     WaitingForGroup(schedule, rank_, group));
 }
 
 }  // namespace pipelag

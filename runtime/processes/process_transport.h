@@ -6,13 +6,15 @@
 #include <vector>
 
 #include "models/schedule/program.h"
+#include "runtime/processes/gradient_sum.h"
 #include "runtime/processes/process_link.h"
 #include "runtime/transport.h"
 
 namespace pipelag {
 
-/// Rank r of the program is process r of the wire. Sums go to the member of the lowest rank, which
-/// adds in the order that Transport states and sends the result back.
+/// Rank r of the program is process r of the wire. Gradients are added by all members, a part each
+/// (gradient_sum.h). The few numbers of a norm go to the member of the lowest rank, which adds them
+/// and sends the result back.
 class ProcessTransport : public Transport {
  public:
   /// Borrows both. Throws Error for more lanes and groups than there are tags.
@@ -28,15 +30,18 @@ class ProcessTransport : public Transport {
   int free_tag() const { return free_tag_; }
 
  private:
-  /// Behind the collective before it.
-  EventPtr BeginInOrder(ProcessLink::Advance advance, int group);
-
   const Program& program_;
   ProcessLink& link_;
   int rank_;
   int free_tag_;
   std::vector<int64_t> posted_;  // halves of each lane
-  EventPtr last_collective_;
+  class Sum;
+  struct Gradients {
+    std::shared_ptr<const GradientSum> last;
+    std::shared_ptr<std::vector<float>> received = std::make_shared<std::vector<float>>();
+  };
+  std::vector<Gradients> gradients_;              // by group
+  std::vector<std::shared_ptr<const Sum>> last_;  // of norms and barriers, by group
 };
 
 }  // namespace pipelag

@@ -113,7 +113,7 @@ class SocketWire : public Wire {
     const auto open = open_.find(handle);
     CHECK(open != open_.end());
     if (peers_[static_cast<size_t>(open->second)].gone) {
-      throw Error(fmt::format("rank {} is gone: its connection was closed", open->second));
+      throw PeerGone(open->second, "is gone: its connection was closed");
     }
     return false;
   }

@@ -5,10 +5,10 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "models/schedule/replicate.h"
 #include "models/schedule/slots.h"
 #include "models/schedule/text.h"
 #include "runtime/checkpoint/facts.h"
@@ -17,6 +17,7 @@
 #include "runtime/executor.h"
 #include "runtime/past_event.h"
 #include "runtime/processes/clocks.h"
+#include "runtime/processes/loss_messages.h"
 #include "runtime/processes/notes.h"
 #include "runtime/processes/process_transport.h"
 #include "runtime/processes/rank_run.h"
@@ -55,7 +56,7 @@ std::jthread WatchTermination(ProcessLink& link) {
       if (sigtimedwait(&TerminationHeld::Termination(), nullptr, &kLook) != SIGTERM) continue;
       const std::string waiting = link.Waiting();
       link.control().Stop(std::make_exception_ptr(
-          Error(fmt::format("rank {}: told to end (SIGTERM){}{}", link.rank(),
+          Error(fmt::format("{}: told to end (SIGTERM){}{}", link.NameOf(link.rank()),
                             waiting.empty() ? "" : " while ", waiting))));
     }
   });
@@ -132,7 +133,7 @@ class ProcessRun {
         options_(options),
         corpus_(corpus),
         control_(control),
-        link_(wire, control),
+        link_(wire, control, [&program](int rank) { return RankName(program.schedule(), rank); }),
         transport_(program, link_),
         notes_(link_, transport_.free_tag()),
         rank_(wire.rank()) {
@@ -207,24 +208,23 @@ class ProcessRun {
     losses_.resize(static_cast<size_t>(program_.total_microbatches()));
     WorkerOptions worker_options = WorkerOptionsOf(options_);
     worker_options.message_bytes = compute_->message_bytes();
+    told_losses_ = std::make_unique<LossMessages>(
+        program_, link_, transport_.free_tag() + 3, notes_, [&](int64_t microbatch, double loss) {
+          if (notes_.diverged() != Notes::kNever) return;
+          try {
+            watch.AddLoss(microbatch, loss);
+          } catch (const Diverged& diverged) {
+            notes_.TellDiverged(diverged.step, diverged.where);
+          }
+        });
     worker_options.watch = [&](int64_t microbatch, double loss) {
-      if (notes_.diverged() != Notes::kNever) return;
-      // Of two directions each rank sees only its own half of a step.
-      if (program_.schedule().streams > 1) {
-        if (std::isfinite(loss)) return;
-        notes_.TellDiverged(microbatch / program_.schedule().microbatches, "");
-        return;
-      }
-      try {
-        watch.AddLoss(microbatch, loss);
-      } catch (const Diverged& diverged) {
-        notes_.TellDiverged(diverged.step, diverged.where);
-      }
+      if (notes_.diverged() == Notes::kNever) told_losses_->Tell(microbatch, loss);
     };
     worker_ = std::make_unique<Worker>(program_, plan, worker_options, until, *backend.transport,
                                        losses_);
     RankRun run;
     run.result = worker_->Run();
+    told_losses_->Finish();
     run.losses = losses_;
     std::erase_if(run.result.spans, [&](const Span& span) { return span.end >= until.ended(); });
     for (size_t i = 0; i < plan.stages.size(); ++i) {
@@ -301,6 +301,7 @@ class ProcessRun {
   ProcessLink link_;
   ProcessTransport transport_;
   Notes notes_;
+  std::unique_ptr<LossMessages> told_losses_;
   int rank_;
   std::vector<RankPlan> plans_;
 };
@@ -324,10 +325,14 @@ std::optional<ProcessesResult> TrainOnProcesses(const Program& program,
                                                 const OpenProcessBackends& open,
                                                 const Interposer& interpose) {
   CheckFits(program, options);
-  const int ranks = program.schedule().ranks;
-  if (wire.size() != ranks) {
-    throw Error(fmt::format("there are {} processes, but {} has {} ranks: start one for each",
-                            wire.size(), program.schedule().name, ranks));
+  const Schedule& schedule = program.schedule();
+  if (wire.size() != schedule.ranks) {
+    const std::string ranks = schedule.replicas == 1
+                                  ? fmt::format("{} ranks", schedule.ranks)
+                                  : fmt::format("{} replicas of {} ranks", schedule.replicas,
+                                                schedule.ranks_per_replica());
+    throw Error(fmt::format("there are {} processes, but {} has {}: start one for each rank",
+                            wire.size(), schedule.name, ranks));
   }
   const TerminationHeld held;
   RunControl control(options.deadline);

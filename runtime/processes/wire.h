@@ -9,7 +9,23 @@
 #include <span>
 #include <string>
 
+#include "models/error.h"
+
 namespace pipelag {
+
+/// A peer can no longer be reached.
+class PeerGone : public Error {
+ public:
+  /// `how`: "is gone: its connection was closed".
+  PeerGone(int peer, const std::string& how)
+      : Error("rank " + std::to_string(peer) + ' ' + how), peer_(peer), how_(how) {}
+  int peer() const { return peer_; }
+  const std::string& how() const { return how_; }
+
+ private:
+  int peer_;
+  std::string how_;
+};
 
 /// Used by one thread at a time. Messages of one sender, receiver and tag meet in the order in
 /// which they are posted; both sides give the same size. Tags are from 0 to 32767.
@@ -22,11 +38,11 @@ class Wire {
   virtual int size() const = 0;
   virtual std::string name() const = 0;  ///< "MPI", "sockets"
   /// Never wait for the other side. The buffer is the caller's and stays until Done or the end of
-  /// the wire. Throw Error if the peer is known to be gone.
+  /// the wire. Throw PeerGone if the peer is known to be.
   virtual Handle Send(int peer, int tag, std::span<const std::byte> bytes) = 0;
   virtual Handle Receive(int peer, int tag, std::span<std::byte> bytes) = 0;
   /// Moves what can be moved without blocking. True once for every handle: then it is forgotten.
-  /// Throws Error naming the peer if it is gone and so can never be.
+  /// Throws PeerGone if the peer is, so that it can never be.
   virtual bool Done(Handle handle) = 0;
   /// The processes end together, none of them well: what is under way is given up.
   virtual void Abandon() = 0;

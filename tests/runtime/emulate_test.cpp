@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "models/schedule/generators.h"
+#include "models/schedule/replicate.h"
 #include "runtime/runnable.h"
 #include "sim/simulator.h"
 
@@ -42,8 +43,10 @@ std::map<Key, Span> ByAction(const Trace& trace) {
 
 /// Everything the simulator does is done, in its order on every lane, never before its time is over
 /// and never before what it needs.
-void ExpectConsistent(const Program& program, const Costs& costs, const Trace& trace) {
-  const Trace simulated = Simulate(program, ActionTimes(program, costs), {.spans = true}).trace;
+void ExpectConsistent(const Program& program, const Costs& costs, Nanoseconds reduction,
+                      const Trace& trace) {
+  const Trace simulated =
+      Simulate(program, ActionTimes(program, costs, {reduction}), {.spans = true}).trace;
   const auto real = ByAction(trace);
   const auto ideal = ByAction(simulated);
   ASSERT_EQ(real.size(), ideal.size());
@@ -84,7 +87,8 @@ TEST_P(Emulated, IsTheSimulatedRunButLater) {
   const Program program = Unpaired(
       Program(Generate(c.schedule, {.ranks = c.ranks, .microbatches = c.microbatches}), 2));
   const Costs costs = Times(program.schedule().stages, microseconds(500));
-  ExpectConsistent(program, costs, Emulate(program, costs, std::chrono::minutes(1)));
+  ExpectConsistent(program, costs, Nanoseconds{0},
+                   Emulate(program, costs, Nanoseconds{0}, std::chrono::minutes(1)));
 }
 
 INSTANTIATE_TEST_SUITE_P(Schedules, Emulated,
@@ -99,13 +103,35 @@ INSTANTIATE_TEST_SUITE_P(Schedules, Emulated,
                            return name;
                          });
 
+// Reductions begin as soon as the gradients are there, also behind those of another chunk.
+TEST(Emulation, OfReplicasReducesGradientsAsTheSimulatorDoes) {
+  const Nanoseconds reduction = milliseconds(2);
+  for (const char* schedule :
+       {"1f1b", "2bw", "interleaved-1f1b", "zb-v", "pipedream", "dualpipe"}) {
+    SCOPED_TRACE(schedule);
+    const bool norm = schedule != std::string("pipedream");
+    const GeneratorOptions options{.ranks = 2, .microbatches = 4, .reduction = true, .norm = norm};
+    const Program program = Unpaired(Program(Replicate(Generate(schedule, options), 2), 3));
+    const Costs costs = Times(program.schedule().stages, microseconds(500));
+    const Trace trace = Emulate(program, costs, reduction, std::chrono::minutes(1));
+    ExpectConsistent(program, costs, reduction, trace);
+    for (const Span& span : trace.spans) {
+      if (span.kind != ActionKind::kAllReduce) continue;
+      const bool gradients =
+          MovesGradients(program.schedule().groups[static_cast<size_t>(span.stage)]);
+      EXPECT_EQ(span.end - span.start, gradients ? reduction : Nanoseconds{0});
+    }
+  }
+}
+
 TEST(Emulation, NeedsATimeForEveryKindAndStage) {
   const Program program(Generate("zb-h1", {.ranks = 2, .microbatches = 2}), 1);
   Costs costs = Times(2, microseconds(100));
   costs.backward = costs.backward_input;
   costs.backward_input.clear();
-  EXPECT_THROW(Emulate(program, costs, milliseconds(100)), Error);
-  EXPECT_THROW(Emulate(program, Times(3, microseconds(100)), milliseconds(100)), Error);
+  EXPECT_THROW(Emulate(program, costs, Nanoseconds{0}, milliseconds(100)), Error);
+  EXPECT_THROW(Emulate(program, Times(3, microseconds(100)), Nanoseconds{0}, milliseconds(100)),
+               Error);
 }
 
 /// Fails at once.
@@ -133,13 +159,14 @@ TEST(Emulation, DoesNotSleepThroughTheEndOfTheRun) {
   const Program program(Generate("gpipe", {.ranks = 2, .microbatches = 2}), 1);
   std::unique_ptr<Broken> broken;
   const auto begun = std::chrono::steady_clock::now();
-  EXPECT_THROW(Emulate(program, Times(2, std::chrono::hours(1)), std::chrono::hours(24),
-                       [&](int rank, RankBackend inner, RunControl&) {
-                         if (rank == 0) return inner;
-                         broken = std::make_unique<Broken>(*inner.compute);
-                         return RankBackend{broken.get(), inner.transport};
-                       }),
-               Error);
+  EXPECT_THROW(
+      Emulate(program, Times(2, std::chrono::hours(1)), Nanoseconds{0}, std::chrono::hours(24),
+              [&](int rank, RankBackend inner, RunControl&) {
+                if (rank == 0) return inner;
+                broken = std::make_unique<Broken>(*inner.compute);
+                return RankBackend{broken.get(), inner.transport};
+              }),
+      Error);
   EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(30));
 }
 

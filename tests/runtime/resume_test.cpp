@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "models/schedule/replicate.h"
 #include "runtime/checkpoint/folder.h"
 #include "tests/runtime/resumed_run.h"
 #include "tests/runtime/scratch_folder.h"
@@ -66,6 +67,46 @@ TEST_P(Resume, OnAnyNumberOfRanksIsTheRunLeftAlone) {
     ExpectGoesOn(*way, Serially(*way), "sgd", "none", {3});
     ExpectGoesOn(Serially(*way), *way, "muon", "error-feedback", {2});
   }
+}
+
+Way Replicated(const std::string& schedule, GeneratorOptions options, int replicas) {
+  options.reduction = true;
+  Program program(Replicate(Generate(schedule, options), replicas), kSteps);
+  SerialPlan plan = PlanOf(program);
+  return {std::move(program), std::move(plan), false};
+}
+
+TEST(ResumeOf, ReplicasGoOnToTheLastBit) {
+  for (const char* schedule : {"1f1b", "2bw", "pipedream", "zb-v", "dualpipe"}) {
+    SCOPED_TRACE(schedule);
+    const Way way = Replicated(schedule, {.ranks = 2, .microbatches = 6}, 2);
+    ExpectGoesOn(way, way, "adamw", "error-feedback", {1, 4});
+    ExpectGoesOn(Serially(way), way, "muon", "none", {2});
+  }
+  const Way two = Replicated("1f1b", {.ranks = 2, .microbatches = 6}, 2);
+  ExpectGoesOn(two, Replicated("gpipe", {.ranks = 3, .microbatches = 6}, 2), "adamw", "none", {3});
+}
+
+// The batch is the same, but for the order in which its gradients are added.
+TEST(ResumeOf, AnotherNumberOfReplicasGoesOnWithTheSameBatchButForRounding) {
+  const ScratchFolder folder;
+  const Way two = Replicated("1f1b", {.ranks = 2, .microbatches = 6}, 2);
+  const Way three = Replicated("1f1b", {.ranks = 2, .microbatches = 4}, 3);
+  const TrainingOptions options = For(two, "sgd", "none");
+  const TrainingResult whole =
+      TrainFrom(two, options, {}, {.folder = folder.path(), .every = 3}, kSteps);
+  const std::filesystem::path middle = folder.path() / StepFolderName(3);
+  const TrainingResult rest = TrainFrom(three, options, middle, {}, kSteps);
+  EXPECT_NE(rest.weights_sha256, whole.weights_sha256);
+  EXPECT_NEAR(rest.validation_loss, whole.validation_loss, 1e-5);
+  EXPECT_EQ(rest.step_losses[0], whole.step_losses[3]);
+  EXPECT_FALSE(Checkpoint(middle).AddsLike(SummationOf(options, three.plan).dump()));
+  // Copies before replicas is no order of four replicas.
+  const Way dual = Replicated("dualpipe", {.ranks = 2, .microbatches = 6}, 2);
+  const Way four = Replicated("gpipe", {.ranks = 2, .microbatches = 3}, 4);
+  EXPECT_NE(SummationOf(options, dual.plan), SummationOf(options, four.plan));
+  const Way other = Replicated("1f1b", {.ranks = 2, .microbatches = 6}, 3);
+  EXPECT_THROW(TrainFrom(other, options, middle, {}, kSteps), Error);
 }
 
 TEST(ResumeOf, WithDelaysOfOneBatchPerUpdate) {

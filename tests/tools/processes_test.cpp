@@ -105,6 +105,77 @@ TEST_F(Processes, GoOnFromACheckpointWithAnotherNumberOfThem) {
   EXPECT_EQ(Json(outcomes[0]).at("weights_sha256"), whole.at("weights_sha256"));
 }
 
+TEST_F(Processes, OfReplicasEndWithTheWeightsOfThreads) {
+  const std::string run = std::string(
+                              "run --schedule 1f1b,2bw,zb-h1 --ranks 2 --replicas 2 "
+                              "--clip-norm 0.5 --steps 3 --format json") +
+                          kNetwork;
+  const json threads = Json(place_.Pipelag(run)).at("results");
+  std::vector<Started> started = StartAll(place_, 4, run + " --backend mpi");
+  const std::vector<Outcome> outcomes = FinishAll(started);
+  const json processes = Json(outcomes[0]).at("results");
+  for (size_t i = 0; i < threads.size(); ++i) {
+    EXPECT_EQ(processes[i].at("weights_sha256"), threads[i].at("weights_sha256"));
+    EXPECT_EQ(processes[i].at("final_loss"), threads[i].at("final_loss"));
+    EXPECT_EQ(processes[i].at("replicas"), 2);
+    EXPECT_EQ(processes[i].at("per_rank").size(), 4u);
+  }
+  for (const size_t rank : {1, 2, 3}) EXPECT_EQ(outcomes[rank].exit_code, 0);
+}
+
+TEST_F(Processes, OfTwoDirectionsLogWhatEveryStepCameTo) {
+  std::vector<Started> started =
+      StartAll(place_, 2,
+               std::string("run --schedule dualpipe --ranks 2 --steps 5 --log log.jsonl --backend "
+                           "mpi --format json") +
+                   kNetwork);
+  const std::vector<Outcome> outcomes = FinishAll(started);
+  const double loss = Json(outcomes[0]).at("final_loss");
+  EXPECT_EQ(Lines(place_.Read("log.jsonl")), 6u);
+  const std::string log = place_.Read("log.jsonl");
+  const json last = json::parse(log.substr(log.rfind("{\"step\"")));
+  EXPECT_EQ(last.at("loss"), loss);
+}
+
+// Replica 0 writes the checkpoints, and one process knows the losses of all.
+TEST_F(Processes, OfReplicasLogAndGoOnFromACheckpoint) {
+  const std::string run =
+      std::string("run --schedule 2bw --ranks 1 --replicas 2 --steps 6 --format json") + kNetwork;
+  const json whole = Json(place_.Pipelag(run));
+  std::vector<Started> first = StartAll(
+      place_, 2, run + " --backend mpi --checkpoint saved --checkpoint-every 3 --log log.jsonl");
+  for (const Outcome& outcome : FinishAll(first)) EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(Lines(place_.Read("log.jsonl")), 7u);  // and a header
+  std::vector<Started> second =
+      StartAll(place_, 2, run + " --backend mpi --resume saved/step-00000003");
+  EXPECT_EQ(Json(FinishAll(second)[0]).at("weights_sha256"), whole.at("weights_sha256"));
+  const Outcome fewer = place_.Pipelag(
+      std::string("run --schedule 2bw --ranks 1 --steps 6 --format json --resume "
+                  "saved/step-00000003 --layers 4 --hidden 16 --heads 2 --sequence 16 "
+                  "--microbatch-size 2 --microbatches 8"));
+  EXPECT_EQ(fewer.exit_code, 0);
+  EXPECT_THAT(fewer.err, HasSubstr("added gradients in another order"));
+  const Outcome other =
+      place_.Pipelag(std::string("run --schedule 2bw --ranks 1 --replicas 3 --steps 6 --resume "
+                                 "saved/step-00000003") +
+                     kNetwork);
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_THAT(other.err, HasSubstr("/microbatches is 8 there, but 12 here"));
+}
+
+TEST_F(Processes, OfADeadReplicaEndTheOthersWithItsName) {
+  std::vector<Started> started = StartAll(place_, 4,
+                                          std::string("run --schedule 1f1b --ranks 2 --replicas 2 "
+                                                      "--steps 1000000 --log log --backend mpi") +
+                                              kNetwork);
+  WaitForSteps("log");
+  ASSERT_EQ(kill(started[3].process(), SIGKILL), 0);
+  const std::vector<Outcome> outcomes = FinishAll(started);
+  for (const size_t rank : {0, 1, 2}) EXPECT_EQ(outcomes[rank].exit_code, 2);
+  EXPECT_THAT(outcomes[0].err + outcomes[1].err + outcomes[2].err,
+              HasSubstr("rank 3 (replica 1) is gone"));
+}
+
 TEST_F(Processes, DoOneJob) {
   const std::string port = fmt::format("PIPELAG_PORT={}", FreePort());
   std::vector<Started> started;
@@ -165,6 +236,13 @@ TEST_F(Processes, SayWhatIsWrongWithTheirStart) {
               HasSubstr("MASTER_PORT is not a whole number"));
   EXPECT_THAT(error({"RANK=0", "WORLD_SIZE=1", "MASTER_ADDR=localhost", "MASTER_PORT=29500"}),
               HasSubstr("WORLD_SIZE is 1, but --ranks 2"));
+  const Outcome replicas =
+      place_
+          .Start(run + " --replicas 3",
+                 {"RANK=0", "WORLD_SIZE=4", "MASTER_ADDR=localhost", "MASTER_PORT=29500"})
+          .Finish();
+  EXPECT_EQ(replicas.exit_code, 2);
+  EXPECT_THAT(replicas.err, HasSubstr("WORLD_SIZE is 4, but --ranks 2 times --replicas 3 is 6"));
 }
 
 class Mpi : public Processes {
@@ -196,6 +274,14 @@ TEST_F(Mpi, EndsWithTheWeightsOfThreads) {
   for (size_t i = 0; i < threads.size(); ++i) {
     EXPECT_EQ(processes[i].at("weights_sha256"), threads[i].at("weights_sha256"));
   }
+}
+
+TEST_F(Mpi, OfReplicasEndsWithTheWeightsOfThreads) {
+  const std::string run =
+      std::string("run --schedule 2bw --ranks 1 --replicas 3 --steps 3 --format json") + kNetwork;
+  const json threads = Json(place_.Pipelag(run));
+  EXPECT_EQ(Json(Run(3, run + " --backend mpi")).at("weights_sha256"),
+            threads.at("weights_sha256"));
 }
 
 TEST_F(Mpi, RefusesAnotherNumberOfRanks) {

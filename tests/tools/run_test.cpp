@@ -40,6 +40,49 @@ TEST(Run, WeightsAreThoseOfTheSerialReference) {
             Digest(place, "--backend serial --delay 2,1,0 --microbatches 1"));
 }
 
+TEST(Run, ReplicasTrainOnOneBatch) {
+  const Workplace place;
+  const std::string with = " --microbatches 2 --replicas 3 ";
+  const std::string by_hand = Digest(place, "--backend serial --delay 0" + with);
+  EXPECT_NE(Digest(place, "--backend serial --delay 0 --microbatches 6"), by_hand);
+  EXPECT_EQ(Digest(place, "--schedule gpipe --ranks 1" + with), by_hand);
+  EXPECT_EQ(Digest(place, "--backend serial --schedule 1f1b --ranks 2" + with), by_hand);
+  const nlohmann::json json = Trained(place, "--schedule 1f1b --ranks 2" + with);
+  EXPECT_EQ(json.at("weights_sha256"), by_hand);
+  EXPECT_EQ(json.at("ranks"), 2);
+  EXPECT_EQ(json.at("replicas"), 3);
+  EXPECT_EQ(json.at("microbatches"), 2);
+  EXPECT_EQ(json.at("stages"), 2);
+  EXPECT_EQ(json.at("per_rank").size(), 6u);
+  EXPECT_EQ(json.at("per_stage").size(), 6u);
+  EXPECT_EQ(json.at("per_stage")[5].at("rank"), 5);
+  // Of all replicas: 3 times 2 micro-batches of 2 sequences of 8 tokens a step.
+  const double step = json.at("step_time_ns").get<double>() * 1e-9;
+  EXPECT_NEAR(json.at("tokens_per_s").get<double>() * step, 3 * 2 * 2 * 8, 0.01);
+  EXPECT_EQ(Digest(place, "--schedule 1f1b --ranks 2 --microbatches 4 --replicas 1"),
+            Digest(place, "--schedule 1f1b --ranks 2 --microbatches 4"));
+}
+
+TEST(Run, ReplicasLogTraceAndPredict) {
+  const Workplace place;
+  const Outcome outcome = place.Pipelag(
+      "run --schedule 1f1b,dualpipe --ranks 2 --microbatches 4 --replicas 2 --predict-from "
+      "dualpipe --traces out" +
+      std::string(kSmall));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("on 2 replicas"), std::string::npos);
+  EXPECT_NE(place.Read("out/side-by-side.json").find("1f1b simulated rank 3"), std::string::npos);
+  EXPECT_EQ(place.Pipelag("compare out/1f1b.measured.json out/1f1b.simulated.json").exit_code, 0);
+  EXPECT_EQ(place.Pipelag("analyze out/dualpipe.measured.json").exit_code, 0);
+  EXPECT_EQ(place
+                .Pipelag("run --schedule 2bw --ranks 2 --microbatches 4 --replicas 2 --log log" +
+                         std::string(kSmall))
+                .exit_code,
+            0);
+  EXPECT_EQ(Lines(place.Read("log")), 21u);
+  EXPECT_NE(place.Read("log").find("\"replicas\":2"), std::string::npos);
+}
+
 TEST(Run, TrainsALlamaThatAJobFileDescribes) {
   const Workplace place;
   place.Write("llama.json", R"({"norm": "rms", "positions": "rotary", "mlp": "swiglu", "ffn": 40,)"
@@ -186,6 +229,20 @@ TEST(Run, EmulatedIsHeldAgainstItsSimulation) {
             std::string::npos);
 }
 
+TEST(Run, EmulatedReplicasReduceInTheTimeGiven) {
+  const Workplace place;
+  const std::string job =
+      "--schedule 1f1b --ranks 2 --microbatches 4 --forward 1ms --backward 2ms --replicas 2 "
+      "--reduction 3ms --format json ";
+  const nlohmann::json json = Json(place.Pipelag("run --compute emulated " + job));
+  EXPECT_EQ(json.at("replicas"), 2);
+  EXPECT_EQ(json.at("per_rank").size(), 4u);
+  EXPECT_EQ(json.at("predicted").at("makespan_ns"), 5 * 3'000'000 + 3'000'000);
+  EXPECT_EQ(Json(place.Pipelag("simulate " + job)).at("makespan_ns"),
+            json.at("predicted").at("makespan_ns"));
+  EXPECT_GE(json.at("makespan_ns"), json.at("predicted").at("makespan_ns"));
+}
+
 TEST(Run, BadInputEndsWithOneSentence) {
   const Workplace place;
   place.Write("short.txt", "too short");
@@ -209,7 +266,9 @@ TEST(Run, BadInputEndsWithOneSentence) {
       {good + "--forward 1ms", "--compute emulated"},
       {good + "--compute fake", "emulated"},
       {good + "--compute emulated --optimizer sgd", "trains nothing"},
-      {"--schedule dualpipe --ranks 2 --microbatches 4 --predict-from dualpipe", "directions"},
+      {good + "--replicas 0", "--replicas"},
+      {good + "--replicas 70000", "more than 65535"},
+      {"--schedule pipedream --ranks 2 --microbatches 2 --replicas 2 --clip-norm 1", "pipedream"},
       {"--schedule dualpipe --ranks 3 --microbatches 6", "must be even"},
       {good + "--split 1,2", "3 layers"},
       {good + "--split 4", "--split"},

@@ -217,9 +217,16 @@ TEST_F(Variants, Cluster) {
   // No two of them share a node, so the hierarchy has one level.
   EXPECT_EQ(Makespan(reduced + "--reduction-algorithm hierarchical"), 11000 + 2 * 6000);
   const std::string wrong = "simulate --schedule 1f1b --ranks 2 --microbatches 2 ";
-  ExpectRefused(wrong + "--replicas 2", "--replicas: needs --cluster");
+  ExpectRefused(wrong + "--replicas 2 --noise 0.1", "--replicas: needs --cluster");
   ExpectRefused(wrong + "--gradient-bytes 1KB", "--gradient-bytes: needs --cluster");
   ExpectRefused(wrong + "--cluster four.json --replicas 3", "the cluster four holds 4 ranks");
+}
+
+TEST_F(Variants, ReplicasThatAreAlikeNeedNoCluster) {
+  const std::string one =
+      "--schedule 1f1b --ranks 2 --microbatches 2 --forward 1us --backward 2us ";
+  EXPECT_EQ(Makespan(one + "--replicas 3"), Makespan(one));
+  EXPECT_EQ(Makespan(one + "--replicas 3 --reduction 5us"), Makespan(one) + 5000);
 }
 
 TEST_F(Variants, NoiseKeyedByAction) {

@@ -32,6 +32,63 @@ TEST(Calibrate, ReadsCostsAndLatencyOffARun) {
   EXPECT_EQ(costs.source, "calibrated on gpipe on 3 ranks, steps 1 to 2");
 }
 
+TEST(Calibrate, CopiesOfAStageAreThatStage) {
+  // The same run twice, side by side: stages 0 to 2 on ranks 0 to 2 and again, as 3 to 5, on
+  // others.
+  Trace twice = sample::GPipe(3, 4, 3, 1000, 2000, 70);
+  const Costs alone = Calibrate({twice});
+  twice.ranks = twice.stages = 6;
+  for (const int rank : {3, 4, 5}) twice.stage_rank.push_back(rank);
+  const std::vector<Span> spans = twice.spans;
+  for (Span span : spans) {
+    span.rank += 3;
+    span.stage += 3;
+    if (span.peer >= 0) span.peer += 3;
+    span.microbatch += HasMicrobatch(span.kind) ? 100 : 0;
+    twice.spans.push_back(span);
+  }
+  twice.spans.push_back({.rank = 0, .kind = kAllReduce, .stage = 4, .microbatch = 1});
+  const Trace folded = OfSlices(twice, 3);
+  EXPECT_EQ(folded.stages, 3);
+  EXPECT_EQ(folded.spans.back().stage, 4);
+  for (const Span& span : folded.spans) {
+    if (span.kind == kAllReduce) continue;
+    EXPECT_LT(span.stage, 3);
+  }
+  Costs both = Calibrate({folded});
+  both.source = alone.source;
+  EXPECT_EQ(both, alone);
+}
+
+// DualPipe on two ranks splits the backwards of one stage only.
+TEST(Calibrate, DividesABackwardAsOtherStagesDo) {
+  Trace trace = sample::GPipe(2, 2, 2, 1000, 2000, 0);
+  for (const int64_t k : {0, 1, 2, 3}) {
+    trace.spans.push_back(Act(1, kBackwardInput, k, 0, 600));
+    trace.spans.push_back(Act(1, kBackwardWeight, k, 0, 200));
+  }
+  const Costs costs = Calibrate({trace});
+  EXPECT_EQ(costs.backward, Times({2000, 2000}));
+  EXPECT_EQ(costs.backward_input, Times({1500, 600}));
+  EXPECT_EQ(costs.backward_weight, Times({500, 200}));
+}
+
+TEST(Calibrate, AReductionTakesAsLongAsForWhomComesLast) {
+  Trace trace = Empty(2, 4, 4);
+  for (int64_t step = 0; step < 4; ++step) {
+    for (const int rank : {0, 1}) {
+      const int64_t takes = step == 0 ? 5000 : 200 + 10 * step;
+      trace.spans.push_back({.rank = rank,
+                             .kind = kAllReduce,
+                             .stage = 1,
+                             .microbatch = step,
+                             .start = Nanoseconds{1000 * step + (rank == 0 ? 0 : 300)},
+                             .end = Nanoseconds{1000 * step + 300 + takes}});
+    }
+  }
+  EXPECT_EQ(ReductionTimes(trace, 3, 1), Times({0, 220, 0}));
+}
+
 /// A noisy run of `p` stages with split backwards: F of stage s lasts 1000·(s+1), I 700, W 400, U
 /// 90, each give or take `noise`, and one in ten is ten times as long.
 Trace Noisy(int p, int64_t steps, int64_t noise, uint64_t seed) {
