@@ -13,6 +13,8 @@ std::string_view WhatTheyDo(CollectiveGroup::Purpose purpose) {
     case CollectiveGroup::Purpose::kReplicas:
     case CollectiveGroup::Purpose::kWeights:
       return "reduce gradients";
+    case CollectiveGroup::Purpose::kShared:
+      return "exchange the gradients of a shared tensor";
     case CollectiveGroup::Purpose::kNorm:
       return "take the norm";
     case CollectiveGroup::Purpose::kBarrier:

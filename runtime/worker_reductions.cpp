@@ -13,8 +13,10 @@ using Purpose = CollectiveGroup::Purpose;
 
 /// The reduce lane waits for gradients, not for the place of its ARs among computation: those that
 /// are next on it and have all they sum are posted. A norm takes computation, so it keeps its
-/// place.
+/// place. Every rank posts in the order of its lane, since one collective may have to wait for
+/// another to end.
 void Worker::PostReductions() {
+  if (!due_.empty()) return;
   for (; !next_reduction_.done(); next_reduction_.Advance()) {
     const RunAction& action = next_reduction_.action();
     if (action.kind != ActionKind::kAllReduce) continue;
@@ -41,6 +43,8 @@ void Worker::DoReduction(const RunAction& action) {
                                                    ? NormOf(action.stage, action.step)
                                                    : std::make_shared<Reduction>();
   reductions_[{action.stage, action.step}] = reduction;
+  const bool due = group.purpose == Purpose::kNorm || group.purpose == Purpose::kShared;
+  if (!due) PostDue(true);
   switch (group.purpose) {
     case Purpose::kNorm:
     case Purpose::kShared:

@@ -83,8 +83,9 @@ class DeviceHubEnd : public Transport {
     int64_t& posted = transfer.send ? channel.sends_posted : channel.receives_posted;
     DeviceHalf half{transfer.buffer,
                     transfer.bytes,
-                    std::make_shared<DeviceEvent>(state_.control,
-                                                  WaitingForMessage(lane, transfer.send, posted)),
+                    std::make_shared<DeviceEvent>(
+                        state_.control,
+                        WaitingForMessage(state_.program.schedule(), lane, transfer.send, posted)),
                     {after.begin(), after.end()}};
     ++posted;
     const EventPtr result = half.event;
@@ -141,7 +142,8 @@ class DeviceHubEnd : public Transport {
   EventPtr Meet(int group, std::vector<DeviceSummand> mine, std::span<const EventPtr> after) {
     for (const EventPtr& event : after) Issued(event);
     DeviceMeeting& meeting = *state_.meetings[static_cast<size_t>(group)];
-    const auto event = std::make_shared<DeviceEvent>(state_.control, WaitingForGroup(rank_, group));
+    const auto event = std::make_shared<DeviceEvent>(
+        state_.control, WaitingForGroup(state_.program.schedule(), rank_, group));
     const std::lock_guard lock(meeting.mutex);
     const int64_t number = meeting.posted[static_cast<size_t>(rank_)]++;
     const auto index = static_cast<size_t>(number - meeting.completed);
@@ -160,8 +162,9 @@ class DeviceHubEnd : public Transport {
     ComputeDevice& device = meeting.stream.device();
     for (const EventPtr& one : round.after) MakeFollow(device, meeting.stream.get(), one);
     const auto stretch = std::make_shared<Stretch>(meeting.stream);
-    Sum(meeting, round, &DeviceSummand::values, round.summands.size());
-    Sum(meeting, round, &DeviceSummand::gradients, round.summands.size());
+    Sum(meeting, round, &DeviceSummand::values, 1);
+    Sum(meeting, round, &DeviceSummand::gradients,
+        static_cast<size_t>(state_.program.schedule().streams_per_replica()));
     for (const DeviceSummand& one : round.summands) {
       if (one.squared_norm != nullptr) TakeNorm(meeting, round, one.squared_norm);
     }

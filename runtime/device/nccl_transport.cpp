@@ -63,7 +63,7 @@ std::vector<Communicators::Member> NcclTransport::Members() const {
     std::vector<int> ranks = RanksOf(schedule, schedule.groups[g]);
     if (ranks.size() == 1 || std::find(ranks.begin(), ranks.end(), rank_) == ranks.end()) continue;
     members.push_back({NumberOf(static_cast<int>(g)), std::move(ranks),
-                       WaitingForGroup(rank_, static_cast<int>(g))});
+                       WaitingForGroup(schedule, rank_, static_cast<int>(g))});
   }
   return members;
 }
@@ -74,8 +74,8 @@ void NcclTransport::Close() { communicators_.Close(); }
 EventPtr NcclTransport::Post(const Transfer& transfer, std::span<const EventPtr> after) {
   const Lane& lane = program_.lanes()[static_cast<size_t>(transfer.lane)];
   const int64_t number = posted_[static_cast<size_t>(transfer.lane)]++;
-  const auto event =
-      std::make_shared<DeviceEvent>(control_, WaitingForMessage(lane, transfer.send, number));
+  const auto event = std::make_shared<DeviceEvent>(
+      control_, WaitingForMessage(program_.schedule(), lane, transfer.send, number));
   const TimedStream& stream = communicators_.stream(transfer.lane);
   for (const EventPtr& one : after) MakeFollow(clock_.device(), stream.get(), one);
   const auto stretch = std::make_shared<Stretch>(stream);
@@ -108,8 +108,8 @@ EventPtr NcclTransport::PostGradientSum(int group, const std::vector<GradientPar
     }
     ordered.push_back(std::move(of_rank));
   }
-  const size_t all = schedule.groups[static_cast<size_t>(group)].stages.size();
-  return Sum(group, std::move(ordered), parts.front().values.size(), all, after);
+  return Sum(group, std::move(ordered), parts.front().values.size(),
+             static_cast<size_t>(schedule.streams_per_replica()), after);
 }
 
 EventPtr NcclTransport::PostAllReduce(int group, std::span<double> values,
@@ -146,7 +146,8 @@ EventPtr NcclTransport::Sum(int group, std::vector<SummandsOf<Value>> members, s
   const TimedStream& stream = alone ? alone_.at(number) : communicators_.stream(number);
   for (const EventPtr& one : after) MakeFollow(clock_.device(), stream.get(), one);
   if (last_) MakeFollow(clock_.device(), stream.get(), last_);  // one after the other
-  const auto event = std::make_shared<DeviceEvent>(control_, WaitingForGroup(rank_, group));
+  const auto event =
+      std::make_shared<DeviceEvent>(control_, WaitingForGroup(program_.schedule(), rank_, group));
   const auto stretch = std::make_shared<Stretch>(stream);
   Enqueue(number, stream, members, count, together);
   stretch->End();
