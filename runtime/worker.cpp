@@ -318,10 +318,11 @@ std::shared_ptr<Worker::Reduction> Worker::ReductionOf(int group, int64_t step) 
   return reduction;
 }
 
-/// The norm that is to be taken of the step's gradients; null where none is.
-std::shared_ptr<Worker::Reduction> Worker::NormOf(int64_t step) {
+/// The norm that is to be taken of a stage's gradients; null where none is.
+std::shared_ptr<Worker::Reduction> Worker::NormOf(int stage, int64_t step) {
   for (size_t g = 0; g < schedule_.groups.size(); ++g) {
-    if (schedule_.groups[g].purpose == Purpose::kNorm) {
+    const CollectiveGroup& group = schedule_.groups[g];
+    if (group.purpose == Purpose::kNorm && IsMember(group, stage)) {
       return ReductionOf(static_cast<int>(g), step);
     }
   }
@@ -373,7 +374,7 @@ EventPtr Worker::SumShared(const RunAction& action) {
     const auto buffer = static_cast<int>(action.step % state.gradient_buffers);
     parts.push_back({state.stage, compute_.SharedGradient(state.stage, buffer), nullptr});
     if (!plan_.stages[i].speaks || !schedule_.IsFirst(state.stage)) continue;
-    const std::shared_ptr<Reduction> norm = NormOf(action.step);
+    const std::shared_ptr<Reduction> norm = NormOf(state.stage, action.step);
     if (norm && !norm->values.empty()) parts.back().squared_norm = norm->values.data();
   }
   return transport_.PostGradientSum(action.stage, parts, LastIssued());

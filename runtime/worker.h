@@ -120,7 +120,7 @@ class Worker {
   EventPtr SumGradients(const RunAction& action);
   EventPtr SumShared(const RunAction& action);
   std::shared_ptr<Reduction> ReductionOf(int group, int64_t step);
-  std::shared_ptr<Reduction> NormOf(int64_t step);
+  std::shared_ptr<Reduction> NormOf(int stage, int64_t step);
   std::vector<EventPtr> LastIssued() const;
   Issued& Record(const RunAction& action, const EventPtr& event, std::vector<EventPtr> data);
   void RecordTransfer(ActionKind kind, const RunAction& action, int peer, const EventPtr& event);
