@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "models/schedule/generators.h"
+#include "models/schedule/replicate.h"
 #include "runtime/data/grammar.h"
 #include "runtime/device/device_hub.h"
 #include "runtime/device/train.h"
@@ -104,6 +105,19 @@ TEST_P(OnGpus, ShareATiedEmbeddingAndItsNorm) {
       ExpectSameEverywhere(program, options);
     }
   }
+}
+
+/// With everything that a reduce lane holds: sums over replicas, the exchange behind them, the norm.
+TEST_P(OnGpus, AddUpTheGradientsOfReplicas) {
+  const Schedule one = Generate(GetParam(), {.ranks = 2,
+                                             .microbatches = 4,
+                                             .norm = true,
+                                             .reduction = true,
+                                             .tied = true});
+  const Program program(Replicate(one, 2), kSteps);
+  TrainingOptions options = Options(program, true);
+  options.shape.tied = true;
+  ExpectSameEverywhere(program, options);
 }
 
 INSTANTIATE_TEST_SUITE_P(Schedules, OnGpus,

@@ -109,6 +109,20 @@ TEST_P(Replicas, SeeTheDataOfOneLargeBatch) {
   EXPECT_NEAR(by_two.validation_loss, by_one.validation_loss, 1e-5);
 }
 
+/// Each replica exchanges the embedding's gradients after those of all replicas have met.
+TEST_P(Replicas, TieTheirEmbeddingAndClipItsNormOnce) {
+  const std::string& schedule = GetParam();
+  if (schedule == "pipedream" || schedule == "paci") return;  // cannot wait for either
+  for (const bool norm : {false, true}) {
+    const Program program = Replicated(
+        schedule, {.ranks = 2, .microbatches = 4, .norm = norm, .tied = true}, norm ? 2 : 3);
+    TrainingOptions options = Options("adamw", program.schedule().stages);
+    options.shape.tied = true;
+    if (norm) options.clip_norm = 0.3;
+    Agreed(program, options);
+  }
+}
+
 TEST_P(Replicas, ClipTheirCommonNormOrAreRefused) {
   const std::string& schedule = GetParam();
   std::optional<Program> program;
