@@ -277,6 +277,9 @@ class PowerCut : public Compute {
   std::span<float> GradientBuffer(int stage, int index) override {
     return inner_.GradientBuffer(stage, index);
   }
+  std::span<float> SharedGradient(int stage, int index) override {
+    return inner_.SharedGradient(stage, index);
+  }
   EventPtr Start(const ComputeTask& task, std::span<const EventPtr> after) override {
     if (countdown_-- == 0) cut_();
     return inner_.Start(task, after);
