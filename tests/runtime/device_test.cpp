@@ -107,13 +107,11 @@ TEST_P(OnGpus, ShareATiedEmbeddingAndItsNorm) {
   }
 }
 
-/// With everything that a reduce lane holds: sums over replicas, the exchange behind them, the norm.
+/// With everything that a reduce lane holds: sums over replicas, the exchange behind them, the
+/// norm.
 TEST_P(OnGpus, AddUpTheGradientsOfReplicas) {
-  const Schedule one = Generate(GetParam(), {.ranks = 2,
-                                             .microbatches = 4,
-                                             .norm = true,
-                                             .reduction = true,
-                                             .tied = true});
+  const Schedule one = Generate(
+      GetParam(), {.ranks = 2, .microbatches = 4, .reduction = true, .norm = true, .tied = true});
   const Program program(Replicate(one, 2), kSteps);
   TrainingOptions options = Options(program, true);
   options.shape.tied = true;
