@@ -17,7 +17,8 @@ std::unique_ptr<DeviceBackend> LoadCuda(bool eager) {
   const std::filesystem::path library = own.parent_path() / kCudaLibrary;
   if (!std::filesystem::exists(library)) {
     throw Error(
-        fmt::format("no GPU was found: this build has no CUDA, {} is missing (build where there is "
+        fmt::format("no GPU was found: this build has no CUDA, {} is missing (build pipelag_cuda "
+                    "where there is "
                     "a CUDA toolkit)",
                     library.string()));
   }

@@ -1,5 +1,4 @@
-// Collectives of a rank are done in the order in which it posts them, whoever comes last, so that
-// a norm sums what the exchange before it has written.
+// A norm sums what the exchange before it has written, whoever comes last, and steps do not mix.
 #include <gtest/gtest.h>
 
 #include <vector>
