@@ -18,8 +18,7 @@ std::unique_ptr<DeviceBackend> LoadCuda(bool eager) {
   if (!std::filesystem::exists(library)) {
     throw Error(
         fmt::format("no GPU was found: this build has no CUDA, {} is missing (build pipelag_cuda "
-                    "where there is "
-                    "a CUDA toolkit)",
+                    "where there is a CUDA toolkit)",
                     library.string()));
   }
   // Never closed: the CUDA runtime keeps threads and handlers of its own.
