@@ -14,6 +14,7 @@
 #include "runtime/processes/clocks.h"
 #include "runtime/processes/process_transport.h"
 #include "runtime/serial.h"
+#include "tests/runtime/power_cut.h"
 #include "tests/runtime/scratch_folder.h"
 #include "tests/runtime/socket_pairs.h"
 
@@ -41,39 +42,6 @@ TrainingOptions Options(const Program& program) {
   options.deadline = std::chrono::hours(24);
   return options;
 }
-
-std::string TextOf(const std::exception_ptr& error) {
-  if (!error) return "";
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& failure) {
-    return failure.what();
-  }
-}
-
-class PowerCut : public Compute {
- public:
-  PowerCut(Compute& inner, int countdown, std::function<void()> cut)
-      : inner_(inner), countdown_(countdown), cut_(std::move(cut)) {}
-  std::byte* MessageBuffer(int lane, int index) override {
-    return inner_.MessageBuffer(lane, index);
-  }
-  std::span<float> GradientBuffer(int stage, int index) override {
-    return inner_.GradientBuffer(stage, index);
-  }
-  std::span<float> SharedGradient(int stage, int index) override {
-    return inner_.SharedGradient(stage, index);
-  }
-  EventPtr Start(const ComputeTask& task, std::span<const EventPtr> after) override {
-    if (countdown_-- == 0) cut_();
-    return inner_.Start(task, after);
-  }
-
- private:
-  Compute& inner_;
-  int countdown_;
-  std::function<void()> cut_;
-};
 
 TEST(Processes, AFailureOfOneEndsAllAndOnlyThatOneReportsIt) {
   for (const char* schedule : {"1f1b", "dualpipe"}) {

@@ -15,6 +15,7 @@
 #include "runtime/data/grammar.h"
 #include "runtime/serial.h"
 #include "runtime/summation.h"
+#include "tests/runtime/power_cut.h"
 #include "tests/runtime/socket_pairs.h"
 #include "tests/runtime/synchronous_transport.h"
 
@@ -265,39 +266,6 @@ TEST(ReplicasOf, DivergenceOfAnyEndsAllOnThreadsAndProcesses) {
   const TrainingResult processes = TrainOnSocketPairs(program, options, TestCorpus());
   EXPECT_EQ(processes.diverged, threads.diverged);
   EXPECT_EQ(TrainSerially(PlanOf(program), options, TestCorpus()).diverged, threads.diverged);
-}
-
-class PowerCut : public Compute {
- public:
-  PowerCut(Compute& inner, int countdown, std::function<void()> cut)
-      : inner_(inner), countdown_(countdown), cut_(std::move(cut)) {}
-  std::byte* MessageBuffer(int lane, int index) override {
-    return inner_.MessageBuffer(lane, index);
-  }
-  std::span<float> GradientBuffer(int stage, int index) override {
-    return inner_.GradientBuffer(stage, index);
-  }
-  std::span<float> SharedGradient(int stage, int index) override {
-    return inner_.SharedGradient(stage, index);
-  }
-  EventPtr Start(const ComputeTask& task, std::span<const EventPtr> after) override {
-    if (countdown_-- == 0) cut_();
-    return inner_.Start(task, after);
-  }
-
- private:
-  Compute& inner_;
-  int countdown_;
-  std::function<void()> cut_;
-};
-
-std::string TextOf(const std::exception_ptr& error) {
-  if (!error) return "";
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& failure) {
-    return failure.what();
-  }
 }
 
 TEST(ReplicasOf, AFailureOfOneEndsAllAndIsNamedWithItsReplica) {
