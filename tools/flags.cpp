@@ -287,6 +287,17 @@ std::vector<Flag> CostFlags() {
   };
 }
 
+void RefuseUselessTimes(const Arguments& arguments, const std::string& reason) {
+  const std::vector<std::string> names =
+      arguments.Has("schedule") ? arguments.Texts("schedule") : std::vector<std::string>();
+  const bool wanted =
+      std::any_of(Generators().begin(), Generators().end(), [&](const Generator& generator) {
+        return (generator.uses & Generator::kCosts) != 0 &&
+               std::find(names.begin(), names.end(), generator.name) != names.end();
+      });
+  if (!wanted) RefuseGiven(arguments, CostFlags(), reason);
+}
+
 Flag WarmUpFlag() { return {"warm-up", "STEPS", "first steps to leave out (default: 1)"}; }
 
 int64_t WarmUpOf(const Arguments& arguments) { return arguments.NumberOr("warm-up", 1); }

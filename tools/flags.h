@@ -21,6 +21,10 @@ Flag StepsFlag();
 /// --forward … --costs, and --reduction.
 std::vector<Flag> CostFlags();
 
+/// Throws Error, giving the reason, if times are given and no generator of --schedule decides by
+/// them.
+void RefuseUselessTimes(const Arguments& arguments, const std::string& reason);
+
 /// --warm-up.
 Flag WarmUpFlag();
 /// Steps to leave out, 1 if not given.

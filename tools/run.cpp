@@ -62,18 +62,6 @@ std::vector<Series> SeriesOf(const Arguments& arguments, bool serial, int64_t st
   return all;
 }
 
-/// Real stages take the time they take; only a generator may want to know it beforehand.
-void RefuseUselessTimes(const Arguments& arguments) {
-  const std::vector<std::string> names =
-      arguments.Has("schedule") ? arguments.Texts("schedule") : std::vector<std::string>();
-  const bool wanted =
-      std::any_of(Generators().begin(), Generators().end(), [&](const Generator& generator) {
-        return (generator.uses & Generator::kCosts) != 0 &&
-               std::find(names.begin(), names.end(), generator.name) != names.end();
-      });
-  if (!wanted) RefuseGiven(arguments, CostFlags(), "times are given for --compute emulated only");
-}
-
 /// Of processes one knows what every step came to.
 bool LogsHere(const Series& series, const Wire* wire) {
   return wire == nullptr || wire->rank() == WatchingRank(series.program->schedule());
@@ -217,7 +205,8 @@ int Run(const Arguments& arguments) {
   if (arguments.Has("compute") && arguments.Choice("compute", kComputes) == "emulated") {
     return RunEmulated(arguments);
   }
-  RefuseUselessTimes(arguments);
+  // Real stages take the time they take; only a generator may want to know it beforehand.
+  RefuseUselessTimes(arguments, "times are given for --compute emulated only");
   if (arguments.Has("reduction")) {
     throw Error(fmt::format("{}: real replicas take the time they take, give --replicas",
                             arguments.PlaceOf("reduction")));

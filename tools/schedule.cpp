@@ -206,6 +206,7 @@ int Run(const Arguments& arguments) {
     throw Error(fmt::format("{}: is the form of a file, but no --export is asked for",
                             arguments.PlaceOf("export-form")));
   }
+  RefuseUselessTimes(arguments, "only zb-auto is made for times");
   const std::vector<NamedSchedule> schedules = SchedulesOf(arguments);
   const std::vector<Program> programs = Check(schedules, arguments, json);
   if (!target.empty()) {
@@ -240,14 +241,16 @@ Subcommand ScheduleCommand() {
           "it\n"
           "cannot say stands in a .json file of the same name. One with sends and receives must\n"
           "have all of them, in an order in which ranks that block do not deadlock.\n"
-          "An ill-formed schedule ends with exit code 2 and its grid with the bad cells marked.\n\n"
+          "An ill-formed schedule ends with exit code 2 and its grid with the bad cells marked.\n"
+          "zb-auto is made for the times that are given.\n\n"
           "Example: pipelag schedule --schedule 1f1b --ranks 4 --microbatches 8 --export 1f1b.csv",
       .flags = Concatenate({ScheduleFlags(),
                             {TiedFlag(),
                              {"export", "FILE", "write the schedule as CSV"},
                              {"export-form", "compute|communication",
                               "whether its CSV has the sends and receives too (default: compute)"},
-                             FormatFlag()}}),
+                             FormatFlag()},
+                            CostFlags()}),
       .run = Run,
   };
 }

@@ -41,6 +41,26 @@ TEST(Schedule, ExportsWithCommunicationAndReadsItAnywhere) {
   }
 }
 
+/// What is made for given times is written as it was simulated on them.
+TEST(Schedule, ExportsWhatWasMadeForTheTimesGiven) {
+  const Workplace place;
+  const std::string times =
+      " --forward 4ms,1ms,1ms,1ms,2ms,1ms --backward-input 1ms,1ms,6ms,1ms,1ms,1ms "
+      "--backward-weight 1ms,3ms,1ms,1ms,1ms,2ms";
+  const std::string made = " --schedule zb-auto --ranks 3 --microbatches 7";
+  ASSERT_EQ(place.Pipelag("schedule --export x.csv" + made + times).exit_code, 0);
+  json original = Json(place.Pipelag("simulate --format json" + made + times));
+  json imported = Json(place.Pipelag("simulate --format json --schedule x.csv" + times));
+  original["schedule"] = imported["schedule"];
+  EXPECT_EQ(original, imported);
+  ASSERT_EQ(place.Pipelag("schedule --export unit.csv" + made).exit_code, 0);
+  EXPECT_NE(place.Read("x.csv"), place.Read("unit.csv"));
+  const Outcome useless =
+      place.Pipelag("schedule --schedule 1f1b --ranks 3 --microbatches 7 --forward 1ms");
+  EXPECT_EQ(useless.exit_code, 2);
+  EXPECT_THAT(useless.err, HasSubstr("--forward"));
+}
+
 TEST(Schedule, TheOrderOfPyTorchsForm) {
   const Workplace place;
   ASSERT_EQ(place
