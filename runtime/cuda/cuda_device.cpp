@@ -38,11 +38,9 @@ CudaDevice::CudaDevice(int ordinal) : ordinal_(ordinal), name_(fmt::format("GPU 
     Check(cudaDeviceCanAccessPeer(&reachable, ordinal, peer));
     if (reachable == 0) continue;
     const cudaError_t status = cudaDeviceEnablePeerAccess(peer, 0);
-    if (status == cudaErrorPeerAccessAlreadyEnabled) {
-      static_cast<void>(cudaGetLastError());
-    } else {
-      Check(status);
-    }
+    static_cast<void>(cudaGetLastError());
+    // Somebody else may own the peer, or too many may be mapped: then copies do.
+    if (status == cudaSuccess || status == cudaErrorPeerAccessAlreadyEnabled) reached_.insert(peer);
   }
 }
 
@@ -130,7 +128,10 @@ void CudaDevice::WaitFor(Stream stream, DeviceMark mark) {
 
 bool CudaDevice::Reached(DeviceMark mark) {
   const cudaError_t status = cudaEventQuery(EventOf(mark));
-  if (status == cudaErrorNotReady) return false;
+  if (status == cudaErrorNotReady) {
+    static_cast<void>(cudaGetLastError());  // no error for whoever asks next
+    return false;
+  }
   Check(status);
   return true;
 }
@@ -161,40 +162,45 @@ void CudaDevice::Add(Stream stream, double* sum, const double* summand, int64_t 
 
 void CudaDevice::SquaredNorm(Stream stream, const float* values, int64_t count, double* norm) {
   MakeCurrent();
-  const TensorSpan whole{0, count};
-  const NormPlan plan = PlanNorms({&whole, 1});
-  const size_t piece_bytes = plan.pieces.size() * sizeof(TensorSpan);
-  const size_t first_bytes = plan.first_pieces.size() * sizeof(int64_t);
-  DeviceMemory* memory = nullptr;
+  NormOfStream* own = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    memory = &norm_plans_[{StreamOf(stream), count}];
+    own = &norms_[{StreamOf(stream), count}];
   }
-  if (memory->get() == nullptr) {
-    *memory = DeviceMemory(*this, piece_bytes + first_bytes + plan.pieces.size() * sizeof(double));
-    // From ordinary memory: the calls have read it when they return.
-    Copy(stream, memory->get(), plan.pieces.data(), piece_bytes);
-    Copy(stream, memory->get() + piece_bytes, plan.first_pieces.data(), first_bytes);
+  auto& [plan, memory] = *own;
+  const bool first = memory.get() == nullptr;
+  if (first) {
+    const TensorSpan whole{0, count};
+    plan = PlanNorms({&whole, 1});
+  }
+  const size_t piece_bytes = plan.pieces.size() * sizeof(TensorSpan);
+  const size_t first_bytes = plan.first_pieces.size() * sizeof(int64_t);
+  if (first) {
+    memory = DeviceMemory(*this, piece_bytes + first_bytes + plan.pieces.size() * sizeof(double));
+    // The plan stays: copies from ordinary memory need not have read it when they return.
+    Copy(stream, memory.get(), plan.pieces.data(), piece_bytes);
+    Copy(stream, memory.get() + piece_bytes, plan.first_pieces.data(), first_bytes);
   }
   SquaredNorms(stream, 1, static_cast<int64_t>(plan.pieces.size()),
-               reinterpret_cast<const TensorSpan*>(memory->get()),
-               reinterpret_cast<const int64_t*>(memory->get() + piece_bytes), values,
-               reinterpret_cast<double*>(memory->get() + piece_bytes + first_bytes), norm);
+               reinterpret_cast<const TensorSpan*>(memory.get()),
+               reinterpret_cast<const int64_t*>(memory.get() + piece_bytes), values,
+               reinterpret_cast<double*>(memory.get() + piece_bytes + first_bytes), norm);
 }
 
 bool CudaDevice::Reaches(const ComputeDevice& other) const {
   const auto* const device = dynamic_cast<const CudaDevice*>(&other);
   if (device == nullptr) return false;
-  if (device->ordinal_ == ordinal_) return true;
-  int reachable = 0;
-  Check(cudaDeviceCanAccessPeer(&reachable, ordinal_, device->ordinal_));
-  return reachable != 0;
+  return device->ordinal_ == ordinal_ || reached_.contains(device->ordinal_);
 }
 
 bool CudaDevice::Drain(Nanoseconds patience) noexcept {
   const auto end = std::chrono::steady_clock::now() + patience;
-  const std::lock_guard lock(mutex_);
-  for (const cudaStream_t stream : streams_) {
+  std::set<cudaStream_t> streams;
+  {
+    const std::lock_guard lock(mutex_);
+    streams = streams_;
+  }
+  for (const cudaStream_t stream : streams) {
     // After an error nothing runs any more.
     while (cudaStreamQuery(stream) == cudaErrorNotReady) {
       if (std::chrono::steady_clock::now() >= end) return false;

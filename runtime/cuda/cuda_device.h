@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "runtime/cuda/kernels/buffers.h"
 #include "runtime/device/device.h"
 
 namespace pipelag::cuda {
@@ -48,8 +49,14 @@ class CudaDevice : public ComputeDevice {
   std::string name_;
   std::mutex mutex_;
   std::set<cudaStream_t> streams_;
-  /// How a number of squares is added, on the device: made when it is first asked for on a stream.
-  std::map<std::pair<cudaStream_t, int64_t>, DeviceMemory> norm_plans_;
+  std::set<int> reached_;  ///< GPUs whose memory kernels of this one may touch
+  /// How a number of squares is added, here and on the device.
+  struct NormOfStream {
+    NormPlan plan;
+    DeviceMemory memory;
+  };
+  /// Made when it is first asked for on a stream.
+  std::map<std::pair<cudaStream_t, int64_t>, NormOfStream> norms_;
 };
 
 }  // namespace pipelag::cuda

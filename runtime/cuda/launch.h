@@ -45,7 +45,8 @@ void Launch(Stream stream, Grid grid, int threads, size_t shared_bytes,
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   CHECK(grid.x <= INT32_MAX && grid.y <= 65535 && grid.z <= 65535 && threads % kWarp == 0);
 #ifdef __CUDACC__
-  constexpr size_t kWithoutAsking = 48 * 1024;
+  // What a kernel declares itself counts too: both may take 48 KiB without asking.
+  constexpr size_t kWithoutAsking = 32 * 1024;
   cudaError_t status = cudaSuccess;
   if (shared_bytes > kWithoutAsking) {
     status = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),

@@ -68,7 +68,12 @@ void Communicators::Open(const std::vector<Member>& members, const ShareId& shar
     WaitUntilReady(joining);
   }
   const DeviceMemory bytes(clock_.device(), 2 * kTrialBytes);
-  for (const auto& [number, channel] : channels_) TryOut(number, *channel, bytes);
+  try {
+    for (const auto& [number, channel] : channels_) TryOut(number, *channel, bytes);
+  } catch (...) {
+    AbortAll();  // giving the memory back waits for what is under way
+    throw;
+  }
   watching_ = std::jthread([this](const std::stop_token& stop) { Watch(stop); });
 }
 

@@ -180,11 +180,13 @@ void Stage<T>::Upload(Stream stream, const float* host, void* weights) {
   const WeightsOut out = WeightsTo(weights);
   Copy(stream, layout_bytes(), host, out.masters);
   if (kCopies) ConvertToBfloat16(stream, layout().size(), out.masters, out.copies);
+  Wait(stream);  // the host's memory may be ordinary, and is the caller's again
 }
 
 template <class T>
 void Stage<T>::Download(Stream stream, const void* weights, float* host) {
   Copy(stream, layout_bytes(), weights, host);
+  Wait(stream);
 }
 
 }  // namespace
