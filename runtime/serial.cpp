@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <numeric>
 
@@ -357,6 +358,10 @@ SerialPlan PlanOfDelays(const std::vector<int>& delays, int stages, int microbat
   if (delays.size() != 1 && delays.size() != static_cast<size_t>(stages)) {
     throw Error(
         fmt::format("--delay names {} delays, but there are {} stages", delays.size(), stages));
+  }
+  if (int64_t{microbatches} * replicas > std::numeric_limits<int>::max()) {
+    throw Error(fmt::format("{} replicas of {} micro-batches are more than can be numbered",
+                            replicas, microbatches));
   }
   SerialPlan plan{.name = "serial",
                   .microbatches = microbatches * replicas,

@@ -148,6 +148,12 @@ Arguments Arguments::With(const std::string& name, Given value) const {
   return other;
 }
 
+Arguments Arguments::Without(const std::string& name) const {
+  Arguments result = *this;
+  result.given_.erase(name);
+  return result;
+}
+
 bool Arguments::HasValue(const std::string& name) const {
   const auto entry = given_.find(name);
   return entry != given_.end() && !entry->second.items.empty();

@@ -32,6 +32,7 @@ class Arguments {
   const std::map<std::string, Given>& given() const { return given_; }
   /// The same with one flag as given, in place of what it was.
   Arguments With(const std::string& name, Given value) const;
+  Arguments Without(const std::string& name) const;
   bool Has(const std::string& name) const { return given_.contains(name); }
   /// False for a switch, and for a flag whose value was left out.
   bool HasValue(const std::string& name) const;

@@ -201,7 +201,8 @@ void CheckWorldSize(const Arguments& arguments, int size) {
                         size, ranks, replicas, ranks * replicas));
 }
 
-int Run(const Arguments& arguments) {
+int Run(const Arguments& given) {
+  const Arguments arguments = given.Without("cluster");  // a job's is for simulations
   if (arguments.Has("compute") && arguments.Choice("compute", kComputes) == "emulated") {
     return RunEmulated(arguments);
   }

@@ -32,7 +32,7 @@ struct Factor {
 }  // namespace
 
 Costs SideBySide(const Costs& alone, const Costs& reference_alone, const Costs& reference) {
-  const bool fused = !reference.backward.empty();
+  const bool fused = !reference.backward.empty() && !reference_alone.backward.empty();
   const Factor forward{Sum(reference.forward), Sum(reference_alone.forward)};
   const Factor backward{SumOfBackwards(reference, fused), SumOfBackwards(reference_alone, fused)};
   Factor update{Sum(reference.update), Sum(reference_alone.update)};

@@ -12,8 +12,6 @@
 namespace pipelag {
 namespace {
 
-constexpr int kMostTags = 32768;
-
 /// The numbers of one member, where they come from and go to.
 struct Summand {
   int rank = 0;
@@ -111,13 +109,12 @@ ProcessTransport::ProcessTransport(const Program& program, ProcessLink& link)
     : program_(program),
       link_(link),
       rank_(link.rank()),
-      free_tag_(static_cast<int>(program.lanes().size() + program.schedule().groups.size())),
       posted_(program.lanes().size()),
       gradients_(program.schedule().groups.size()),
       last_(program.schedule().groups.size()) {
-  if (free_tag_ >= kMostTags - 16) {
-    throw Error(
-        fmt::format("{} lanes and groups are more than processes can tell apart", free_tag_));
+  const size_t tags = program.lanes().size() + program.schedule().groups.size();
+  if (tags > kFreeTag) {
+    throw Error(fmt::format("{} lanes and groups are more than processes can tell apart", tags));
   }
 }
 

@@ -26,14 +26,14 @@ class ProcessTransport : public Transport {
   EventPtr PostAllReduce(int group, std::span<double> values,
                          std::span<const EventPtr> after) override;
 
-  /// Tags from here on are nobody's.
-  int free_tag() const { return free_tag_; }
+  /// Tags from here on, sixteen, are nobody's: the same whatever the program, so that processes
+  /// with different ones can tell each other.
+  static constexpr int kFreeTag = 32768 - 16;
 
  private:
   const Program& program_;
   ProcessLink& link_;
   int rank_;
-  int free_tag_;
   std::vector<int64_t> posted_;  // halves of each lane
   class Sum;
   struct Gradients {

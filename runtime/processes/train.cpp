@@ -135,7 +135,7 @@ class ProcessRun {
         control_(control),
         link_(wire, control, [&program](int rank) { return RankName(program.schedule(), rank); }),
         transport_(program, link_),
-        notes_(link_, transport_.free_tag()),
+        notes_(link_, ProcessTransport::kFreeTag),
         rank_(wire.rank()) {
     const std::vector<int> slots = NeverDelayingSlots(program);
     // Rank 0 puts together what all ranks came to.
@@ -152,13 +152,13 @@ class ProcessRun {
   std::optional<ProcessesResult> Run(const OpenProcessBackends& open, const Interposer& interpose) {
     const std::jthread termination = WatchTermination(link_);
     try {
-      CompareJobs(link_, transport_.free_tag() + 1, Job());
-      const std::vector<ClockOffset> clocks = CompareClocks(link_, transport_.free_tag() + 1);
-      backends_ = open(program_, options_, corpus_, link_, transport_.free_tag() + 3);
+      CompareJobs(link_, ProcessTransport::kFreeTag + 1, Job());
+      const std::vector<ClockOffset> clocks = CompareClocks(link_, ProcessTransport::kFreeTag + 1);
+      backends_ = open(program_, options_, corpus_, link_, ProcessTransport::kFreeTag + 4);
       RankRun own = Train(interpose);
       notes_.FinishTogether();
       if (rank_ != 0) {
-        SendToFirst(link_, transport_.free_tag() + 2, own);
+        SendToFirst(link_, ProcessTransport::kFreeTag + 2, own);
         return std::nullopt;
       }
       return Gather(clocks, std::move(own));
@@ -208,15 +208,16 @@ class ProcessRun {
     losses_.resize(static_cast<size_t>(program_.total_microbatches()));
     WorkerOptions worker_options = WorkerOptionsOf(options_);
     worker_options.message_bytes = compute_->message_bytes();
-    told_losses_ = std::make_unique<LossMessages>(
-        program_, link_, transport_.free_tag() + 3, notes_, [&](int64_t microbatch, double loss) {
-          if (notes_.diverged() != Notes::kNever) return;
-          try {
-            watch.AddLoss(microbatch, loss);
-          } catch (const Diverged& diverged) {
-            notes_.TellDiverged(diverged.step, diverged.where);
-          }
-        });
+    told_losses_ =
+        std::make_unique<LossMessages>(program_, link_, ProcessTransport::kFreeTag + 3, notes_,
+                                       [&](int64_t microbatch, double loss) {
+                                         if (notes_.diverged() != Notes::kNever) return;
+                                         try {
+                                           watch.AddLoss(microbatch, loss);
+                                         } catch (const Diverged& diverged) {
+                                           notes_.TellDiverged(diverged.step, diverged.where);
+                                         }
+                                       });
     worker_options.watch = [&](int64_t microbatch, double loss) {
       if (notes_.diverged() == Notes::kNever) told_losses_->Tell(microbatch, loss);
     };
@@ -239,7 +240,7 @@ class ProcessRun {
     std::vector<RankRun> runs;
     runs.push_back(std::move(own));
     for (int peer = 1; peer < link_.size(); ++peer) {
-      runs.push_back(TakeFrom(link_, peer, transport_.free_tag() + 2,
+      runs.push_back(TakeFrom(link_, peer, ProcessTransport::kFreeTag + 2,
                               plans_[static_cast<size_t>(peer)].stages.size()));
     }
     AlignSpans(clocks, runs);

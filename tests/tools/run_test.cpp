@@ -123,6 +123,20 @@ TEST(Run, PredictsFromStagesMeasuredAlone) {
   for (const auto& result : results) {
     EXPECT_GT(result.at("predicted").at("step_time_ns"), 0) << result.at("schedule");
   }
+  // From one with two directions, whole backwards and halves, too.
+  const Outcome both = place.Pipelag(
+      "run --schedule 1f1b,zb-v,dualpipe --ranks 2 --microbatches 4 --predict-from dualpipe" +
+      std::string(kSmall));
+  EXPECT_EQ(both.exit_code, 0) << both.err;
+}
+
+/// A job file serves simulations on a cluster as well.
+TEST(Run, ReplicasOfAJobWithACluster) {
+  const Workplace place;
+  place.Write("job.json", R"({"schedule": "1f1b", "ranks": 2, "microbatches": 2, "replicas": 2,
+                              "steps": 2, "hidden": 16, "heads": 2, "cluster": "none.json"})");
+  const Outcome outcome = place.Pipelag("run job.json");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
 }
 
 TEST(Run, SeriesPredictsAndLeavesItsTraces) {

@@ -62,6 +62,19 @@ TEST(SideBySide, TakesTheHalvesOfTheReferencesBackwardsTogether) {
   EXPECT_EQ(SideBySide(Fused(), reference_alone, running).backward, Times({100, 100}));
 }
 
+/// A schedule with whole backwards and halves, as DualPipe has them.
+TEST(SideBySide, TakesTheFormOfBackwardThatBothReferencesKnow) {
+  Costs reference_alone = Fused();
+  reference_alone.backward.clear();
+  reference_alone.backward_input = Times({20, 20});
+  reference_alone.backward_weight = Times({30, 30});
+  Costs running = reference_alone;
+  running.backward = Times({1000, 1000});
+  running.backward_input = Times({30, 30});
+  running.backward_weight = Times({45, 45});
+  EXPECT_EQ(SideBySide(Fused(), reference_alone, running).backward, Times({75, 75}));
+}
+
 TEST(SideBySide, LeavesUpdatesThatTakeNoTimeAsTheyAre) {
   Costs reference = Fused();
   reference.update = Times({0, 0});
