@@ -176,18 +176,23 @@ TEST_F(Processes, OfADeadReplicaEndTheOthersWithItsName) {
               HasSubstr("rank 3 (replica 1) is gone"));
 }
 
+/// However the jobs differ, in what messages and collectives they have too.
 TEST_F(Processes, DoOneJob) {
-  const std::string port = fmt::format("PIPELAG_PORT={}", FreePort());
-  std::vector<Started> started;
-  for (const char* rank : {"0", "1"}) {
-    started.push_back(
-        place_.Start(fmt::format("run --schedule {} --ranks 2 --steps 3 --backend mpi{}",
-                                 rank[0] == '0' ? "1f1b" : "gpipe", kNetwork),
-                     {std::string("RANK=") + rank, "WORLD_SIZE=2", "MASTER_ADDR=localhost", port}));
+  for (const char* other : {"--schedule gpipe", "--schedule 1f1b --tied",
+                            "--schedule 1f1b --clip-norm 1", "--schedule zb-v"}) {
+    SCOPED_TRACE(other);
+    const std::string port = fmt::format("PIPELAG_PORT={}", FreePort());
+    std::vector<Started> started;
+    for (const char* rank : {"0", "1"}) {
+      started.push_back(place_.Start(
+          fmt::format("run {} --ranks 2 --steps 3 --backend mpi{}",
+                      rank[0] == '0' ? "--schedule 1f1b" : other, kNetwork),
+          {std::string("RANK=") + rank, "WORLD_SIZE=2", "MASTER_ADDR=localhost", port}));
+    }
+    const std::vector<Outcome> outcomes = FinishAll(started);
+    EXPECT_THAT(outcomes[0].err, HasSubstr("rank 1 runs another job than rank 0"));
+    for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.exit_code, 2);
   }
-  const std::vector<Outcome> outcomes = FinishAll(started);
-  EXPECT_THAT(outcomes[0].err, HasSubstr("rank 1 runs another job than rank 0"));
-  for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.exit_code, 2);
 }
 
 TEST_F(Processes, OneThatIsKilledEndsTheOthersWithItsName) {
