@@ -136,7 +136,7 @@ TEST(NcclTransport, AddsDoublesInRankOrderAndBarriersWithoutValues) {
 }
 
 TEST(NcclTransport, KeepsGroupsSmall) {
-  Ring ring(WithNorm("interleaved-1f1b", 40));
+  Ring ring(WithNorm("interleaved-1f1b", 40), std::chrono::seconds(240));
   ring.OnEach([&](int rank, Transport& end) {
     end.Open();
     std::vector<float> first(100, static_cast<float>(rank));
