@@ -115,6 +115,10 @@ bool SpeaksIn(const Schedule& schedule, const CollectiveGroup& group, int placed
   });
 }
 
+bool AddsGradients(const CollectiveGroup& group) {
+  return MovesGradients(group) || group.purpose == Purpose::kShared;
+}
+
 void CheckRunnable(const Schedule& schedule) {
   CheckGroups(schedule);
   CheckCopies(schedule);

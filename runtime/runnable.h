@@ -19,6 +19,9 @@ bool IsMember(const CollectiveGroup& group, int placed);
 /// Whether a member stage is the first in its group that holds its slice: it speaks for all copies.
 bool SpeaksIn(const Schedule& schedule, const CollectiveGroup& group, int placed);
 
+/// Whether the group adds gradients, one summand for each of its stages.
+bool AddsGradients(const CollectiveGroup& group);
+
 /// The ranks of a group's stages, ascending.
 std::vector<int> RanksOf(const Schedule& schedule, const CollectiveGroup& group);
 

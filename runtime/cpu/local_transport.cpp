@@ -99,9 +99,8 @@ struct LocalHub::State {
       : program(p), control(c), channels(p.lanes().size()), meetings(p.schedule().groups.size()) {
     for (size_t g = 0; g < meetings.size(); ++g) {
       const CollectiveGroup& group = p.schedule().groups[g];
-      const bool gradients =
-          MovesGradients(group) || group.purpose == CollectiveGroup::Purpose::kShared;
-      meetings[g].members = gradients ? group.stages.size() : RanksOf(p.schedule(), group).size();
+      meetings[g].members =
+          AddsGradients(group) ? group.stages.size() : RanksOf(p.schedule(), group).size();
       meetings[g].posted.resize(static_cast<size_t>(p.schedule().ranks));
     }
   }

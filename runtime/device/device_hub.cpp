@@ -261,9 +261,7 @@ DeviceHub::DeviceHub(const Program& program, const RunControl& control,
   for (const CollectiveGroup& group : schedule.groups) {
     const std::vector<int> ranks = RanksOf(schedule, group);
     int first = ranks.front();
-    const bool by_stage = group.purpose == CollectiveGroup::Purpose::kWeights ||
-                          group.purpose == CollectiveGroup::Purpose::kShared;
-    if (by_stage) {
+    if (AddsGradients(group)) {
       const int stage = *std::min_element(group.stages.begin(), group.stages.end());
       first = schedule.placement[static_cast<size_t>(stage)];
     }
