@@ -11,6 +11,7 @@
 #include "runtime/device/device_hub.h"
 #include "runtime/device/train.h"
 #include "runtime/serial.h"
+#include "tests/runtime/every_schedule.h"
 #include "tests/runtime/late_backend.h"
 #include "tests/runtime/socket_pairs.h"
 
@@ -121,11 +122,7 @@ TEST_P(OnGpus, AddUpTheGradientsOfReplicas) {
 INSTANTIATE_TEST_SUITE_P(Schedules, OnGpus,
                          testing::Values("gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-v",
                                          "2bw", "dualpipe"),
-                         [](const auto& parameter) {
-                           std::string name;
-                           for (const char c : parameter.param) name += c == '-' ? '_' : c;
-                           return name;
-                         });
+                         [](const auto& parameter) { return CaseName(parameter.param); });
 
 TEST(GpuRun, AnyTimingIsTheSameRun) {
   const Program program = Lower("zb-h1", 3);

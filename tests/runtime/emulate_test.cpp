@@ -11,6 +11,7 @@
 #include "models/schedule/replicate.h"
 #include "runtime/runnable.h"
 #include "sim/simulator.h"
+#include "tests/runtime/every_schedule.h"
 
 namespace pipelag {
 namespace {
@@ -96,12 +97,7 @@ INSTANTIATE_TEST_SUITE_P(Schedules, Emulated,
                                          Case{"zb-h1", 16, 16}, Case{"interleaved-1f1b", 16, 16},
                                          Case{"dualpipe", 4, 8}, Case{"zb-v", 1, 2},
                                          Case{"gpipe", 64, 4}),
-                         [](const auto& parameter) {
-                           std::string name;
-                           for (const std::string::value_type c : parameter.param.schedule)
-                             name += c == '-' ? '_' : c;
-                           return name;
-                         });
+                         [](const auto& parameter) { return CaseName(parameter.param.schedule); });
 
 // Reductions begin as soon as the gradients are there, also behind those of another chunk.
 TEST(Emulation, OfReplicasReducesGradientsAsTheSimulatorDoes) {

@@ -15,6 +15,7 @@
 #include "runtime/cpu/threads.h"
 #include "runtime/data/grammar.h"
 #include "runtime/serial.h"
+#include "tests/runtime/every_schedule.h"
 #include "tests/runtime/socket_pairs.h"
 #include "tests/runtime/synchronous_transport.h"
 
@@ -160,17 +161,8 @@ TEST_P(Matrix, OnAnyNumberOfRanksWithAnyUpdateEqualsTheSerialReference) {
   }
 }
 
-std::vector<std::string> Names() {
-  std::vector<std::string> names;
-  for (const Generator& generator : Generators()) names.emplace_back(generator.name);
-  return names;
-}
-
-INSTANTIATE_TEST_SUITE_P(Schedules, Matrix, testing::ValuesIn(Names()), [](const auto& parameter) {
-  std::string name;
-  for (const std::string::value_type c : parameter.param) name += c == '-' ? '_' : c;
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Schedules, Matrix, testing::ValuesIn(EverySchedule()),
+                         [](const auto& parameter) { return CaseName(parameter.param); });
 
 TEST_P(Matrix, WithAnyNumberOfMicrobatchesRunsOrIsRefusedWithAReason) {
   const std::string& schedule = GetParam();

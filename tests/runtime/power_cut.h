@@ -1,11 +1,17 @@
 // A backend that fails, or worse, at a task of one's choice, and what is then said.
 #pragma once
 
+#include <sys/socket.h>
+
 #include <exception>
 #include <functional>
+#include <memory>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "runtime/compute.h"
+#include "tests/runtime/socket_pairs.h"
 
 namespace pipelag {
 
@@ -41,6 +47,41 @@ inline std::string TextOf(const std::exception_ptr& error) {
   } catch (const std::exception& failure) {
     return failure.what();
   }
+}
+
+/// What every rank ends with if one is gone at its `at`-th task, as when it is killed: it says
+/// nothing, its connections just close.
+inline std::vector<std::string> ErrorsBesideOneGone(const Program& program,
+                                                    const TrainingOptions& options,
+                                                    const Corpus& corpus, int gone, int at) {
+  struct Gone {};
+  const int ranks = program.schedule().ranks;
+  std::vector<std::vector<int>> descriptors;
+  std::vector<std::unique_ptr<Wire>> wires = SocketPairs(ranks, &descriptors);
+  std::vector<std::string> errors(static_cast<size_t>(ranks));
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto r = static_cast<size_t>(rank);
+      std::unique_ptr<PowerCut> compute;
+      try {
+        TrainOnProcesses(program, options, corpus, *wires[r],
+                         [&](int, RankBackend inner, RunControl&) {
+                           if (rank != gone) return inner;
+                           compute = std::make_unique<PowerCut>(*inner.compute, at, [&] {
+                             for (const int end : descriptors[r]) shutdown(end, SHUT_RDWR);
+                             throw Gone();
+                           });
+                           return RankBackend{compute.get(), inner.transport};
+                         });
+      } catch (const std::exception& error) {
+        errors[r] = error.what();
+      } catch (const Gone&) {
+      }
+    });
+  }
+  threads.clear();  // joins them
+  return errors;
 }
 
 }  // namespace pipelag

@@ -69,36 +69,10 @@ TEST(Processes, AFailureOfOneEndsAllAndOnlyThatOneReportsIt) {
   }
 }
 
-// As when it is killed: it says nothing, its connections just close.
 TEST(Processes, OneThatIsGoneIsNamedByWhoeverWaitsForIt) {
   const Program program = Lowered("1f1b", 3, 6, 3);
-  std::vector<std::vector<int>> descriptors;
-  std::vector<std::unique_ptr<Wire>> wires = SocketPairs(3, &descriptors);
-  std::vector<std::string> errors(3);
-  struct Gone {};
-  {
-    std::vector<std::jthread> threads;
-    for (int rank = 0; rank < 3; ++rank) {
-      threads.emplace_back([&, rank] {
-        const auto r = static_cast<size_t>(rank);
-        std::unique_ptr<PowerCut> compute;
-        try {
-          TrainOnProcesses(program, Options(program), TestCorpus(), *wires[r],
-                           [&](int, RankBackend inner, RunControl&) {
-                             if (rank != 1) return inner;
-                             compute = std::make_unique<PowerCut>(*inner.compute, 9, [&] {
-                               for (const int end : descriptors[1]) shutdown(end, SHUT_RDWR);
-                               throw Gone();
-                             });
-                             return RankBackend{compute.get(), inner.transport};
-                           });
-        } catch (const std::exception& error) {
-          errors[r] = error.what();
-        } catch (const Gone&) {
-        }
-      });
-    }
-  }
+  const std::vector<std::string> errors =
+      ErrorsBesideOneGone(program, Options(program), TestCorpus(), 1, 9);
   for (const int rank : {0, 2}) {
     EXPECT_THAT(errors[static_cast<size_t>(rank)],
                 HasSubstr("rank 1 is gone: its connection was closed"));

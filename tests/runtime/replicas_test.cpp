@@ -15,6 +15,7 @@
 #include "runtime/data/grammar.h"
 #include "runtime/serial.h"
 #include "runtime/summation.h"
+#include "tests/runtime/every_schedule.h"
 #include "tests/runtime/power_cut.h"
 #include "tests/runtime/socket_pairs.h"
 #include "tests/runtime/synchronous_transport.h"
@@ -153,20 +154,8 @@ TEST_P(Replicas, ClipTheirCommonNormOrAreRefused) {
   EXPECT_NE(TrainOnThreads(*program, options, TestCorpus()).weights_sha256, serial.weights_sha256);
 }
 
-std::vector<std::string> Names() {
-  std::vector<std::string> names;
-  for (const Generator& generator : Generators()) names.emplace_back(generator.name);
-  return names;
-}
-
-INSTANTIATE_TEST_SUITE_P(Schedules, Replicas, testing::ValuesIn(Names()),
-                         [](const auto& parameter) {
-                           std::string name;
-                           for (const std::string::value_type c : parameter.param) {
-                             name += c == '-' ? '_' : c;
-                           }
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Schedules, Replicas, testing::ValuesIn(EverySchedule()),
+                         [](const auto& parameter) { return CaseName(parameter.param); });
 
 // Delays and order by hand know nothing of schedules.
 TEST(ReplicasOf, SynchronousSchedulesAddInReplicaOrder) {
@@ -295,33 +284,8 @@ TEST(ReplicasOf, AFailureOfOneEndsAllAndIsNamedWithItsReplica) {
 
 TEST(ReplicasOf, OneThatIsGoneIsNamedWithItsReplica) {
   const Program program = Replicated("gpipe", {.ranks = 1, .microbatches = 2}, 3, 4);
-  std::vector<std::vector<int>> descriptors;
-  std::vector<std::unique_ptr<Wire>> wires = SocketPairs(3, &descriptors);
-  std::vector<std::string> errors(3);
-  struct Gone {};
-  {
-    std::vector<std::jthread> threads;
-    for (int rank = 0; rank < 3; ++rank) {
-      threads.emplace_back([&, rank] {
-        const auto r = static_cast<size_t>(rank);
-        std::unique_ptr<PowerCut> compute;
-        try {
-          TrainOnProcesses(program, Options("sgd", 1), TestCorpus(), *wires[r],
-                           [&](int, RankBackend inner, RunControl&) {
-                             if (rank != 2) return inner;
-                             compute = std::make_unique<PowerCut>(*inner.compute, 7, [&] {
-                               for (const int end : descriptors[2]) shutdown(end, SHUT_RDWR);
-                               throw Gone();
-                             });
-                             return RankBackend{compute.get(), inner.transport};
-                           });
-        } catch (const std::exception& error) {
-          errors[r] = error.what();
-        } catch (const Gone&) {
-        }
-      });
-    }
-  }
+  const std::vector<std::string> errors =
+      ErrorsBesideOneGone(program, Options("sgd", 1), TestCorpus(), 2, 7);
   for (const int rank : {0, 1}) {
     EXPECT_THAT(errors[static_cast<size_t>(rank)],
                 HasSubstr("rank 2 (replica 2) is gone: its connection was closed"));

@@ -9,6 +9,7 @@
 
 #include "models/schedule/replicate.h"
 #include "runtime/checkpoint/folder.h"
+#include "tests/runtime/every_schedule.h"
 #include "tests/runtime/resumed_run.h"
 #include "tests/runtime/scratch_folder.h"
 
@@ -39,17 +40,8 @@ void ExpectGoesOn(const Way& before, const Way& after, const std::string& optimi
 
 class Resume : public testing::TestWithParam<std::string> {};
 
-std::vector<std::string> Names() {
-  std::vector<std::string> names;
-  for (const Generator& generator : Generators()) names.emplace_back(generator.name);
-  return names;
-}
-
-INSTANTIATE_TEST_SUITE_P(Schedules, Resume, testing::ValuesIn(Names()), [](const auto& parameter) {
-  std::string name;
-  for (const std::string::value_type c : parameter.param) name += c == '-' ? '_' : c;
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Schedules, Resume, testing::ValuesIn(EverySchedule()),
+                         [](const auto& parameter) { return CaseName(parameter.param); });
 
 TEST_P(Resume, OnAnyNumberOfRanksIsTheRunLeftAlone) {
   for (int ranks = 1; ranks <= 4; ++ranks) {

@@ -19,6 +19,7 @@
 #include "runtime/data/sampler.h"
 #include "runtime/delay_profile.h"
 #include "runtime/optimizer/norm.h"
+#include "tests/runtime/every_schedule.h"
 #include "tests/runtime/fake_device.h"
 #include "tests/runtime/network_kinds.h"
 #include "tests/runtime/resumed_run.h"
@@ -212,17 +213,8 @@ TEST_P(Tieing, EqualsTheSerialReferenceWhateverGoesWithIt) {
   }
 }
 
-std::vector<std::string> Names() {
-  std::vector<std::string> names;
-  for (const Generator& generator : Generators()) names.emplace_back(generator.name);
-  return names;
-}
-
-INSTANTIATE_TEST_SUITE_P(Schedules, Tieing, testing::ValuesIn(Names()), [](const auto& parameter) {
-  std::string name;
-  for (const std::string::value_type c : parameter.param) name += c == '-' ? '_' : c;
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Schedules, Tieing, testing::ValuesIn(EverySchedule()),
+                         [](const auto& parameter) { return CaseName(parameter.param); });
 
 TEST(TieingOf, VariantsOfSchedulesOnDevicesThatAreLate) {
   const int m = kMicrobatches;

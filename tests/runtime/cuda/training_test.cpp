@@ -41,6 +41,19 @@ float Scale(const NetworkShape& shape) {
   return 1.0f / static_cast<float>(kMicrobatches * kBatch * shape.sequence);
 }
 
+/// A batch there and back; its loss.
+template <class Chain>
+double BothWays(Chain& chain, const NetworkShape& shape, int step) {
+  std::vector<Token> tokens, targets;
+  double loss = 0;
+  for (int i = 0; i < kMicrobatches; ++i) {
+    FillSequence(shape, static_cast<uint64_t>(step * kMicrobatches + i), tokens, targets);
+    loss += chain.Forward(tokens.data(), targets.data());
+    chain.Backward(tokens.data(), targets.data(), Scale(shape));
+  }
+  return loss * static_cast<double>(Scale(shape));
+}
+
 Trained OnCpu(const NetworkShape& shape, const OptimizerOptions& options) {
   StageChain<float> chain(shape, kStages, kBatch);
   std::vector<std::unique_ptr<Optimizer>> optimizers;
@@ -48,15 +61,8 @@ Trained OnCpu(const NetworkShape& shape, const OptimizerOptions& options) {
     optimizers.push_back(MakeOptimizer(options, network.layout()));
   }
   Trained trained;
-  std::vector<Token> tokens, targets;
   for (int step = 0; step < kSteps; ++step) {
-    double loss = 0;
-    for (int i = 0; i < kMicrobatches; ++i) {
-      FillSequence(shape, static_cast<uint64_t>(step * kMicrobatches + i), tokens, targets);
-      loss += chain.Forward(tokens.data(), targets.data());
-      chain.Backward(tokens.data(), targets.data(), Scale(shape));
-    }
-    trained.losses.push_back(loss * static_cast<double>(Scale(shape)));
+    trained.losses.push_back(BothWays(chain, shape, step));
     std::vector<double> norms(static_cast<size_t>(TensorCount(shape)));
     for (size_t s = 0; s < kStages; ++s) {
       const StageLayout& layout = chain.networks[s].layout();
@@ -89,15 +95,8 @@ Trained OnDevice(const NetworkShape& shape, const OptimizerOptions& options,
                      .delay = {}},
                     kStages, true);
   Trained trained;
-  std::vector<Token> tokens, targets;
   for (int step = 0; step < steps; ++step) {
-    double loss = 0;
-    for (int i = 0; i < kMicrobatches; ++i) {
-      FillSequence(shape, static_cast<uint64_t>(step * kMicrobatches + i), tokens, targets);
-      loss += chain.Forward(tokens.data(), targets.data());
-      chain.Backward(tokens.data(), targets.data(), Scale(shape));
-    }
-    trained.losses.push_back(loss * static_cast<double>(Scale(shape)));
+    trained.losses.push_back(BothWays(chain, shape, step));
     std::vector<double> norms(static_cast<size_t>(TensorCount(shape)));
     for (size_t s = 0; s < kStages; ++s) {
       const StageLayout& layout = chain.networks[s]->layout();
