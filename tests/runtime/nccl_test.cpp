@@ -15,17 +15,20 @@
 namespace pipelag {
 namespace {
 
+constexpr size_t kMostBytes = 4000;
+
 /// Ranks on threads of their own, each with a GPU.
 struct Ring {
   explicit Ring(Program of, Nanoseconds deadline = std::chrono::seconds(20))
       : program(std::move(of)), control(deadline) {
     const int ranks = program.schedule().ranks;
-    const ShareId share = ShareIdsAmongThreads(control);
+    const Rendezvous others = AmongThreads(control, ranks);
+    const std::vector<size_t> summand_bytes(program.schedule().groups.size(), kMostBytes);
     for (int rank = 0; rank < ranks; ++rank) {
       gpus.push_back(std::make_unique<LateGpu>(machine, rank, false));
       clocks.push_back(std::make_unique<DeviceClock>(*gpus.back(), control));
-      ends.push_back(
-          std::make_unique<NcclTransport>(program, rank, nccl, share, *clocks.back(), control));
+      ends.push_back(std::make_unique<NcclTransport>(program, rank, nccl, others, summand_bytes,
+                                                     *clocks.back(), control));
     }
   }
   ~Ring() {
@@ -156,6 +159,18 @@ TEST(NcclFailure, OfARankThatNeverJoinsSaysWhoWaitsForWhom) {
   });
   EXPECT_NE(reason.find("waits for rank 0"), std::string::npos) << reason;
   EXPECT_NE(reason.find("nothing came within 200.00 ms"), std::string::npos) << reason;
+}
+
+/// A rank whose own connections are made must not begin while others make theirs.
+TEST(NcclFailure, OfARankThatNeverJoinsKeepsAllFromBeginning) {
+  Ring ring(Program(Generate("1f1b", {.ranks = 4, .microbatches = 4}), 2),
+            std::chrono::milliseconds(300));
+  const std::string reason = ring.ReasonOf([](int rank, Transport& end) {
+    if (rank == 3) return;
+    end.Open();
+    ADD_FAILURE() << "rank " << rank << " begins";
+  });
+  EXPECT_NE(reason.find("nothing came within 300.00 ms"), std::string::npos) << reason;
 }
 
 TEST(NcclFailure, OfSizesThatDifferEndsBothRanks) {
