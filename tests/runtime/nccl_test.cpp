@@ -161,16 +161,19 @@ TEST(NcclFailure, OfARankThatNeverJoinsSaysWhoWaitsForWhom) {
   EXPECT_NE(reason.find("nothing came within 200.00 ms"), std::string::npos) << reason;
 }
 
-/// A rank whose own connections are made must not begin while others make theirs.
-TEST(NcclFailure, OfARankThatNeverJoinsKeepsAllFromBeginning) {
-  Ring ring(Program(Generate("1f1b", {.ranks = 4, .microbatches = 4}), 2),
-            std::chrono::milliseconds(300));
-  const std::string reason = ring.ReasonOf([](int rank, Transport& end) {
-    if (rank == 3) return;
-    end.Open();
-    ADD_FAILURE() << "rank " << rank << " begins";
-  });
-  EXPECT_NE(reason.find("nothing came within 300.00 ms"), std::string::npos) << reason;
+/// Whoever has all its own connections must not begin while others still make theirs.
+TEST(NcclFailure, OfARankThatIsNotConnectedKeepsTheOthersFromBeginning) {
+  Ring ring(WithNorm("1f1b", 2), std::chrono::milliseconds(300));
+  Communicators of_rank_0(ring.nccl, *ring.clocks[0], ring.control, 0);
+  const Rendezvous others = AmongThreads(ring.control, 2);
+  std::string reason;
+  try {
+    of_rank_0.Open({{0, {0}, "rank 0 waits for itself"}}, others);
+  } catch (const Error& error) {
+    reason = error.what();
+  }
+  EXPECT_EQ(reason.find("rank 0 waits for 1 of 2 ranks to be connected: nothing came within"), 0U)
+      << reason;
 }
 
 TEST(NcclFailure, OfSizesThatDifferEndsBothRanks) {

@@ -19,6 +19,7 @@ namespace {
 /// Of a stage that rehearses when it is begun for the first time and then begins anew.
 class RehearsedProducts : public Products {
  public:
+  ~RehearsedProducts() override { EXPECT_EQ(begun_, 2); }
   size_t workspace_bytes() const override { return 256; }
   void UseWorkspace(void* workspace) override {
     inner_->UseWorkspace(workspace);
