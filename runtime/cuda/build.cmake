@@ -1,6 +1,7 @@
-# The GPU backend as a shared object: CUDA runtime, cuBLAS and, if found, NCCL. It must not be linked
-# with libcuda, which is there only where a driver is; what it needs of the rest of the runtime is
-# compiled once more, for it is loaded and not linked.
+# The GPU backend as a shared object: CUDA runtime and cuBLASLt. It must not be linked with libcuda,
+# which is there only where a driver is; NCCL, where its header is found, is loaded when it is asked
+# for. What it needs of the rest of the runtime is compiled once more, for it is loaded and not
+# linked.
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 100)
 endif()
@@ -30,15 +31,20 @@ target_compile_options(pipelag_kernels PRIVATE
   "$<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings;-Xcompiler=-Wall,-Wextra,-Werror>")
 target_link_libraries(pipelag_kernels PRIVATE pipelag_flags)
 target_link_libraries(pipelag_cuda PRIVATE pipelag_kernels pipelag_flags
-  fmt::fmt-header-only CUDA::cudart CUDA::cublas CUDA::cublasLt)
+  fmt::fmt-header-only CUDA::cudart CUDA::cublasLt ${CMAKE_DL_LIBS})
 # Whatever is missing shows when it is linked, not when it is loaded.
 target_link_options(pipelag_cuda PRIVATE -Wl,--no-undefined)
 
 find_path(NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
-find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
-if(NCCL_INCLUDE AND NCCL_LIBRARY)
+if(NCCL_INCLUDE)
   target_compile_definitions(pipelag_cuda PRIVATE PIPELAG_NCCL)
-  target_link_libraries(pipelag_cuda PRIVATE ${NCCL_LIBRARY})
+  target_include_directories(pipelag_cuda SYSTEM PRIVATE ${NCCL_INCLUDE})
+  # Where it lies on this machine, besides where libraries lie anyway.
+  find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
+  if(NCCL_LIBRARY)
+    get_filename_component(nccl_folder ${NCCL_LIBRARY} DIRECTORY)
+    set_target_properties(pipelag_cuda PROPERTIES BUILD_RPATH ${nccl_folder})
+  endif()
   set(with_nccl "with NCCL")
 else()
   list(FILTER cuda_sources INCLUDE REGEX "/nccl_library.cpp$")

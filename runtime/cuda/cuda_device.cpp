@@ -29,19 +29,6 @@ CudaDevice::CudaDevice(int ordinal) : ordinal_(ordinal), name_(fmt::format("GPU 
     throw Error(fmt::format("{} is too old: it is sm_{}{}, the oldest that works is sm_80", name_,
                             properties.major, properties.minor));
   }
-  MakeCurrent();
-  int devices = 0;
-  Check(cudaGetDeviceCount(&devices));
-  for (int peer = 0; peer < devices; ++peer) {
-    if (peer == ordinal) continue;
-    int reachable = 0;
-    Check(cudaDeviceCanAccessPeer(&reachable, ordinal, peer));
-    if (reachable == 0) continue;
-    const cudaError_t status = cudaDeviceEnablePeerAccess(peer, 0);
-    static_cast<void>(cudaGetLastError());
-    // Somebody else may own the peer, or too many may be mapped: then copies do.
-    if (status == cudaSuccess || status == cudaErrorPeerAccessAlreadyEnabled) reached_.insert(peer);
-  }
 }
 
 void CudaDevice::Check(cudaError_t status) const {
@@ -160,37 +147,35 @@ void CudaDevice::Add(Stream stream, double* sum, const double* summand, int64_t 
   cuda::Add(stream, sum, summand, count);
 }
 
-void CudaDevice::SquaredNorm(Stream stream, const float* values, int64_t count, double* norm) {
+void CudaDevice::SquaredNorm(Stream stream, const float* values, int64_t count, void* scratch,
+                             double* norm) {
   MakeCurrent();
-  NormOfStream* own = nullptr;
-  {
-    const std::lock_guard lock(mutex_);
-    own = &norms_[{StreamOf(stream), count}];
-  }
-  auto& [plan, memory] = *own;
-  const bool first = memory.get() == nullptr;
-  if (first) {
-    const TensorSpan whole{0, count};
-    plan = PlanNorms({&whole, 1});
-  }
-  const size_t piece_bytes = plan.pieces.size() * sizeof(TensorSpan);
-  const size_t first_bytes = plan.first_pieces.size() * sizeof(int64_t);
-  if (first) {
-    memory = DeviceMemory(*this, piece_bytes + first_bytes + plan.pieces.size() * sizeof(double));
-    // The plan stays: copies from ordinary memory need not have read it when they return.
-    Copy(stream, memory.get(), plan.pieces.data(), piece_bytes);
-    Copy(stream, memory.get() + piece_bytes, plan.first_pieces.data(), first_bytes);
-  }
-  SquaredNorms(stream, 1, static_cast<int64_t>(plan.pieces.size()),
-               reinterpret_cast<const TensorSpan*>(memory.get()),
-               reinterpret_cast<const int64_t*>(memory.get() + piece_bytes), values,
-               reinterpret_cast<double*>(memory.get() + piece_bytes + first_bytes), norm);
+  cuda::SquaredNorm(stream, count, values, static_cast<double*>(scratch), norm);
 }
 
-bool CudaDevice::Reaches(const ComputeDevice& other) const {
+size_t CudaDevice::SquaredNormScratch(int64_t count) const {
+  return static_cast<size_t>(NormPieces(count)) * sizeof(double);
+}
+
+bool CudaDevice::Reaches(const ComputeDevice& other) {
   const auto* const device = dynamic_cast<const CudaDevice*>(&other);
   if (device == nullptr) return false;
-  return device->ordinal_ == ordinal_ || reached_.contains(device->ordinal_);
+  const int peer = device->ordinal_;
+  if (peer == ordinal_) return true;
+  const std::lock_guard lock(mutex_);
+  const auto known = reaches_.find(peer);
+  if (known != reaches_.end()) return known->second;
+  MakeCurrent();
+  int reachable = 0;
+  Check(cudaDeviceCanAccessPeer(&reachable, ordinal_, peer));
+  if (reachable != 0) {
+    // Somebody else may own the peer, or too many may be mapped: then copies do.
+    const cudaError_t status = cudaDeviceEnablePeerAccess(peer, 0);
+    static_cast<void>(cudaGetLastError());
+    if (status != cudaSuccess && status != cudaErrorPeerAccessAlreadyEnabled) reachable = 0;
+  }
+  reaches_[peer] = reachable != 0;
+  return reachable != 0;
 }
 
 bool CudaDevice::Drain(Nanoseconds patience) noexcept {

@@ -7,9 +7,7 @@
 #include <mutex>
 #include <set>
 #include <string>
-#include <utility>
 
-#include "runtime/cuda/kernels/buffers.h"
 #include "runtime/device/device.h"
 
 namespace pipelag::cuda {
@@ -37,8 +35,10 @@ class CudaDevice : public ComputeDevice {
   void Fill(Stream stream, void* at, uint8_t byte, size_t bytes) override;
   void Add(Stream stream, float* sum, const float* summand, int64_t count) override;
   void Add(Stream stream, double* sum, const double* summand, int64_t count) override;
-  void SquaredNorm(Stream stream, const float* values, int64_t count, double* norm) override;
-  bool Reaches(const ComputeDevice& other) const override;
+  void SquaredNorm(Stream stream, const float* values, int64_t count, void* scratch,
+                   double* norm) override;
+  size_t SquaredNormScratch(int64_t count) const override;
+  bool Reaches(const ComputeDevice& other) override;
   bool Drain(Nanoseconds patience) noexcept override;
 
  private:
@@ -49,14 +49,7 @@ class CudaDevice : public ComputeDevice {
   std::string name_;
   std::mutex mutex_;
   std::set<cudaStream_t> streams_;
-  std::set<int> reached_;  ///< GPUs whose memory kernels of this one may touch
-  /// How a number of squares is added, here and on the device.
-  struct NormOfStream {
-    NormPlan plan;
-    DeviceMemory memory;
-  };
-  /// Made when it is first asked for on a stream.
-  std::map<std::pair<cudaStream_t, int64_t>, NormOfStream> norms_;
+  std::map<int, bool> reaches_;  ///< whether kernels of this one may touch another's memory
 };
 
 }  // namespace pipelag::cuda

@@ -1,4 +1,5 @@
-// NCCL behind the runtime's seam. Knows nothing but calls.
+// NCCL behind the runtime's seam, loaded when it is asked for: without it everything else runs.
+// Knows nothing but calls.
 #pragma once
 
 #include <memory>
@@ -7,6 +8,9 @@
 
 namespace pipelag::cuda {
 
-std::unique_ptr<CollectiveLibrary> OpenNccl();
+constexpr const char* kNccl = "libnccl.so.2";
+
+/// Throws Error saying why it cannot be loaded.
+std::unique_ptr<CollectiveLibrary> OpenNccl(const char* file = kNccl);
 
 }  // namespace pipelag::cuda

@@ -22,7 +22,7 @@ class DeviceBackend {
   virtual std::unique_ptr<ComputeDevice> Open(int ordinal) = 0;
   /// On the calling thread's current device. Throws Error for what devices cannot do, naming it.
   virtual std::unique_ptr<DeviceStage> MakeStage(const DeviceStageOptions& options) = 0;
-  /// Null: built without.
+  /// Null: built without. Throws Error saying why it cannot be loaded here.
   virtual CollectiveLibrary* collectives() = 0;
 };
 

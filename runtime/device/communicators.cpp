@@ -15,18 +15,22 @@ constexpr std::chrono::milliseconds kLook{10};
 constexpr std::chrono::microseconds kNap{20};
 /// Of a message that only tries out a connection.
 constexpr size_t kTrialBytes = 256;
+/// Groups of very many halves may be split differently on different ranks, and hang
+/// (pytorch#174288): far fewer than the 256 that were seen to work.
+constexpr size_t kMostInGroup = 128;
 
 }  // namespace
 
-ShareId ShareIdsAmongThreads(const RunControl& control) {
+Rendezvous AmongThreads(const RunControl& control, int ranks) {
   struct Shared {
     std::mutex mutex;
     std::condition_variable changed;
     std::map<int, CollectiveLibrary::Id> ids;
+    int met = 0;
   };
   const auto shared = std::make_shared<Shared>();
-  return [shared, &control](int number, const std::vector<int>& ranks,
-                            const std::function<CollectiveLibrary::Id()>& make) {
+  const auto share = [shared, &control](int number, const std::vector<int>& of,
+                                        const std::function<CollectiveLibrary::Id()>& make) {
     std::unique_lock lock(shared->mutex);
     if (make) {
       shared->ids[number] = make();
@@ -34,9 +38,21 @@ ShareId ShareIdsAmongThreads(const RunControl& control) {
     }
     control.Wait(
         lock, shared->changed, [&] { return shared->ids.contains(number); },
-        [&] { return fmt::format("communicator {} waits for rank {}", number, ranks.front()); });
+        [&] { return fmt::format("communicator {} waits for rank {}", number, of.front()); });
     return shared->ids.at(number);
   };
+  const auto meet = [shared, &control, ranks](int rank) {
+    std::unique_lock lock(shared->mutex);
+    ++shared->met;
+    shared->changed.notify_all();
+    control.Wait(
+        lock, shared->changed, [&] { return shared->met == ranks; },
+        [&] {
+          return fmt::format("rank {} waits for {} of {} ranks to be connected", rank,
+                             ranks - shared->met, ranks);
+        });
+  };
+  return {share, meet};
 }
 
 Communicators::Communicators(CollectiveLibrary& library, DeviceClock& clock, RunControl& control,
@@ -48,9 +64,11 @@ Communicators::~Communicators() {
   AbortAll();
 }
 
-void Communicators::Open(const std::vector<Member>& members, const ShareId& share) {
+void Communicators::Open(const std::vector<Member>& members, const Rendezvous& others) {
   clock_.device().MakeCurrent();
+  size_t most = 1;
   for (const Member& member : members) {
+    most = std::max(most, member.ranks.size());
     const std::vector<int>& ranks = member.ranks;
     const auto own = std::find(ranks.begin(), ranks.end(), rank_);
     CHECK(own != ranks.end());
@@ -61,30 +79,38 @@ void Communicators::Open(const std::vector<Member>& members, const ShareId& shar
     std::function<CollectiveLibrary::Id()> make;
     if (channel->rank == 0) make = [&] { return library_.NewId(); };
     const CollectiveLibrary::Id id =
-        channel->size == 1 ? make() : share(member.number, ranks, make);
+        channel->size == 1 ? make() : others.share(member.number, ranks, make);
     channel->communicator = library_.Join(id, channel->size, channel->rank);
     Channel& joining = *channel;
     channels_[member.number] = std::move(channel);
     WaitUntilReady(joining);
   }
-  const DeviceMemory bytes(clock_.device(), 2 * kTrialBytes);
-  try {
-    for (const auto& [number, channel] : channels_) TryOut(number, *channel, bytes);
-  } catch (...) {
-    AbortAll();  // giving the memory back waits for what is under way
-    throw;
+  {
+    const DeviceMemory bytes(clock_.device(), (most + 1) * kTrialBytes);
+    try {
+      for (const auto& [number, channel] : channels_) TryOut(number, *channel, bytes);
+    } catch (...) {
+      AbortAll();  // giving the memory back waits for what is under way
+      throw;
+    }
   }
   watching_ = std::jthread([this](const std::stop_token& stop) { Watch(stop); });
+  if (others.meet) others.meet(rank_);
 }
 
-/// A ring, so that each rank has sent and received.
+/// Each rank sends to every other and receives from it; one that is alone, to itself.
 void Communicators::TryOut(int number, Channel& channel, const DeviceMemory& bytes) {
   const auto stretch = std::make_shared<Stretch>(channel.stream);
-  const int size = channel.size;
-  const Communicator::Half ring[] = {
-      {true, (channel.rank + 1) % size, bytes.get(), kTrialBytes},
-      {false, (channel.rank + size - 1) % size, bytes.get() + kTrialBytes, kTrialBytes}};
-  Post(number, ring, channel.stream.get());
+  const auto size = static_cast<size_t>(channel.size);
+  std::vector<std::vector<Communicator::Half>> exchange(std::max<size_t>(size, 2));
+  const auto me = static_cast<size_t>(channel.rank);
+  for (size_t distance = 1; distance < exchange.size(); ++distance) {
+    const auto to = static_cast<int>((me + distance) % size);
+    const auto from = static_cast<int>((me + size - distance % size) % size);
+    exchange[distance] = {{true, to, bytes.get(), kTrialBytes},
+                          {false, from, bytes.get() + distance * kTrialBytes, kTrialBytes}};
+  }
+  PostByDistance(number, exchange, 2);
   stretch->End();
   DeviceEvent event(control_, channel.waiting);
   event.Issue(stretch, {});
@@ -118,6 +144,24 @@ void Communicators::Post(int number, std::span<const Communicator::Half> group, 
     channel.communicator->Post(group, stream);
   }
   WaitUntilReady(channel);
+}
+
+void Communicators::PostByDistance(int number,
+                                   const std::vector<std::vector<Communicator::Half>>& by_distance,
+                                   size_t most) {
+  std::vector<Communicator::Half> group;
+  const auto post = [&] {
+    std::erase_if(group, [](const Communicator::Half& half) { return half.bytes == 0; });
+    if (!group.empty()) Post(number, group, stream(number).get());
+    group.clear();
+  };
+  // Whoever is as far apart posts in the same round.
+  const size_t at_once = std::max<size_t>(kMostInGroup / most, 1);
+  for (size_t distance = 1; distance < by_distance.size(); ++distance) {
+    group.insert(group.end(), by_distance[distance].begin(), by_distance[distance].end());
+    if (distance % at_once == 0) post();
+  }
+  post();
 }
 
 void Communicators::Close() {

@@ -16,13 +16,19 @@
 
 namespace pipelag {
 
-/// Gives every rank of communicator `number` the name that the first of `ranks` got from `make`;
-/// called by all of them, each in ascending order of the numbers. May wait; throws as Event::Wait.
-using ShareId = std::function<CollectiveLibrary::Id(
-    int number, const std::vector<int>& ranks, const std::function<CollectiveLibrary::Id()>& make)>;
+/// What the ranks of a run tell each other beside NCCL. May wait; throws as Event::Wait.
+struct Rendezvous {
+  /// Gives every rank of communicator `number` the name that the first of `ranks` got from `make`;
+  /// called by all of them, each in ascending order of the numbers.
+  std::function<CollectiveLibrary::Id(int number, const std::vector<int>& ranks,
+                                      const std::function<CollectiveLibrary::Id()>& make)>
+      share;
+  /// Called once by every rank; returns when all have. Empty: there are no others.
+  std::function<void(int rank)> meet;
+};
 
 /// Of ranks that are threads of one process; shared by them. Borrows the control.
-ShareId ShareIdsAmongThreads(const RunControl& control);
+Rendezvous AmongThreads(const RunControl& control, int ranks);
 
 class Communicators {
  public:
@@ -43,10 +49,12 @@ class Communicators {
   Communicators& operator=(const Communicators&) = delete;
 
   /// By ascending number, all ranks at about the same time. Joins all, then sends a few bytes over
-  /// each, one after the other: connections are made with the first message, which must not be one
-  /// that others wait for. From then on a thread looks at all of them and ends the run with the
-  /// first failure. Throws as Event::Wait does.
-  void Open(const std::vector<Member>& members, const ShareId& share);
+  /// each, one after the other and to every rank of it: connections are made with the first
+  /// message, which must not be one that others wait for. From then on a thread looks at all of
+  /// them and ends the run with the first failure. Returns when all ranks have come so far: what
+  /// making a connection takes of a GPU, and of those that see its memory, is not to be had beside
+  /// a receive that waits. Throws as Event::Wait does.
+  void Open(const std::vector<Member>& members, const Rendezvous& others);
   /// Takes leave of the other ranks, after all work is done.
   void Close();
 
@@ -59,6 +67,11 @@ class Communicators {
   /// the same. Throws RunStopped if the communicators have been aborted, and otherwise as
   /// Event::Wait does.
   void Post(int number, std::span<const Communicator::Half> group, Stream stream);
+  /// The same on the communicator's own stream, of any number of halves: by_distance[d] are those
+  /// with the ranks d behind and d ahead. In groups that are no larger than NCCL takes, split alike
+  /// on all ranks: no rank has more than `most` halves with those at one distance.
+  void PostByDistance(int number, const std::vector<std::vector<Communicator::Half>>& by_distance,
+                      size_t most);
 
  private:
   struct Channel {

@@ -61,11 +61,14 @@ class ComputeDevice {
   virtual void Add(Stream stream, double* sum, const double* summand, int64_t count) = 0;
 
   /// *norm = Σ values² in double, of the bits that DeviceStage::SquaredNorms has for a tensor of
-  /// these values. `norm` is memory of this device.
-  virtual void SquaredNorm(Stream stream, const float* values, int64_t count, double* norm) = 0;
+  /// these values. `scratch` (SquaredNormScratch bytes) and `norm` are memory of this device.
+  virtual void SquaredNorm(Stream stream, const float* values, int64_t count, void* scratch,
+                           double* norm) = 0;
+  virtual size_t SquaredNormScratch(int64_t count) const = 0;
 
-  /// Whether kernels of this device may read the other's memory. Copies go between any two.
-  virtual bool Reaches(const ComputeDevice& other) const = 0;
+  /// Whether kernels of this device may read the other's memory, which is opened to them when this
+  /// is first asked, if it can be. Copies go between any two, and straight to one that is reached.
+  virtual bool Reaches(const ComputeDevice& other) = 0;
   /// Waits until all work of all streams is done. False if it is not within `patience`: then memory
   /// that the work may touch must not be freed.
   virtual bool Drain(Nanoseconds patience) noexcept = 0;

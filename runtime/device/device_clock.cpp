@@ -1,7 +1,7 @@
 #include "runtime/device/device_clock.h"
 
-#include <algorithm>
 #include <thread>
+#include <utility>
 
 namespace pipelag {
 namespace {
@@ -16,42 +16,45 @@ constexpr int kLooks = 5;
 
 DeviceClock::DeviceClock(ComputeDevice& device, const RunControl& control)
     : device_(device), control_(control), idle_(device, true), anchor_(device.NewMark()) {
+  for (int i = 0; i < kLooks; ++i) looks_.push_back(device.NewMark());
   const std::lock_guard lock(mutex_);
   Anchor();
 }
 
 DeviceClock::~DeviceClock() {
   for (const DeviceMark mark : free_) device_.FreeMark(mark);
+  for (const DeviceMark mark : looks_) device_.FreeMark(mark);
   device_.FreeMark(anchor_);
 }
 
 void DeviceClock::Anchor() {
-  const DeviceMark base = device_.NewMark();
   Nanoseconds quickest = Nanoseconds::max();
-  DeviceMark best = nullptr;
-  std::vector<DeviceMark> tried;
-  for (int i = 0; i < kLooks; ++i) {
-    tried.push_back(i == 0 ? base : device_.NewMark());
+  DeviceMark* best = nullptr;
+  for (DeviceMark& look : looks_) {
     const Nanoseconds before = control_.Now();
-    device_.Record(tried.back(), idle_.get());
-    while (!device_.Reached(tried.back())) {
+    device_.Record(look, idle_.get());
+    while (!device_.Reached(look)) {
       control_.CheckDeadline(before, "the run waits for an idle stream of " + device_.name());
       std::this_thread::yield();
     }
     const Nanoseconds after = control_.Now();
     if (after - before >= quickest) continue;
     quickest = after - before;
-    best = tried.back();
+    best = &look;
     anchored_ = before + (after - before) / 2;
   }
-  std::swap(anchor_, *std::find(tried.begin(), tried.end(), best));
-  for (const DeviceMark mark : tried) device_.FreeMark(mark);
+  std::swap(anchor_, *best);
 }
 
 Nanoseconds DeviceClock::TimeOf(DeviceMark mark) {
   const std::lock_guard lock(mutex_);
   if (control_.Now() - anchored_ > kAnchorHolds) Anchor();
   return anchored_ + device_.Between(anchor_, mark);
+}
+
+void DeviceClock::Reserve(int marks) {
+  const std::lock_guard lock(mutex_);
+  for (int i = 0; i < marks; ++i) free_.push_back(device_.NewMark());
 }
 
 DeviceMark DeviceClock::TakeMark() {

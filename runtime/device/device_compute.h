@@ -76,6 +76,7 @@ class DeviceCompute : public TrainingCompute {
   };
 
   void Place(const RankPlan& plan, Taker& taker);
+  void Rehearse(StageState& state);
   void Begin();
   void BeginWeights(StageState& state);
   Optimizer& HostOptimizer(StageState& state);

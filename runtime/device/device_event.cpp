@@ -89,6 +89,7 @@ void DeviceEvent::Wait() const {
       std::this_thread::sleep_for(kNap);
     }
   }
+  control_.CheckRunning();  // work that was aborted has come to its end, too
   Settle();
 }
 

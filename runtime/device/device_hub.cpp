@@ -43,8 +43,14 @@ struct DeviceRound {
 };
 
 struct DeviceMeeting {
-  explicit DeviceMeeting(TimedStream of_group)
-      : stream(std::move(of_group)), norm(stream.device(), sizeof(double)) {}
+  DeviceMeeting(TimedStream of_group, size_t summand_bytes)
+      : stream(std::move(of_group)),
+        norm(stream.device(),
+             kNormScratch + stream.device().SquaredNormScratch(
+                                static_cast<int64_t>(summand_bytes / sizeof(float)))) {}
+
+  /// Place of what is of use within a norm, behind the norm itself.
+  static constexpr size_t kNormScratch = 256;
 
   TimedStream stream;
   DeviceMemory norm;
@@ -53,8 +59,8 @@ struct DeviceMeeting {
   std::vector<int64_t> posted;  // by rank
   int64_t completed = 0;
   std::deque<DeviceRound> rounds;  // from `completed` on
-  DeviceMemory scratch;            // for a summand that the device does not reach
-  size_t scratch_bytes = 0;
+  DeviceMemory scratch;            // for two summands, where the device does not reach all
+  size_t scratch_bytes = 0;        // of one
 };
 
 }  // namespace
@@ -201,7 +207,8 @@ class DeviceHubEnd : public Transport {
     const std::span<float> sum = round.summands.front().gradients;
     CHECK(&state_.clocks[static_cast<size_t>(round.summands.front().rank)]->device() == &device);
     auto* const own = reinterpret_cast<double*>(meeting.norm.get());
-    device.SquaredNorm(meeting.stream.get(), sum.data(), static_cast<int64_t>(sum.size()), own);
+    device.SquaredNorm(meeting.stream.get(), sum.data(), static_cast<int64_t>(sum.size()),
+                       meeting.norm.get() + DeviceMeeting::kNormScratch, own);
     device.Copy(meeting.stream.get(), norm, own, sizeof(double));
   }
 
@@ -230,12 +237,7 @@ class DeviceHubEnd : public Transport {
   template <class Value>
   Value* Nearby(DeviceMeeting& meeting, std::span<Value> values, size_t place) {
     ComputeDevice& device = meeting.stream.device();
-    const size_t bytes = (values.size_bytes() + 255) / 256 * 256;
-    if (meeting.scratch_bytes < bytes) {
-      CHECK(meeting.scratch_bytes == 0);  // sums of a group are of one length
-      meeting.scratch = DeviceMemory(device, 2 * bytes);
-      meeting.scratch_bytes = bytes;
-    }
+    CHECK(values.size_bytes() <= meeting.scratch_bytes);
     std::byte* const at = meeting.scratch.get() + place * meeting.scratch_bytes;
     device.Copy(meeting.stream.get(), at, values.data(), values.size_bytes());
     return reinterpret_cast<Value*>(at);
@@ -249,25 +251,39 @@ class DeviceHubEnd : public Transport {
 }  // namespace
 
 DeviceHub::DeviceHub(const Program& program, const RunControl& control,
-                     const std::vector<DeviceClock*>& clocks, MoveMessage move)
+                     const std::vector<DeviceClock*>& clocks,
+                     const std::vector<size_t>& summand_bytes, MoveMessage move)
     : state_(new State{program, control, clocks, std::move(move), {}, {}}) {
   const auto stream_of = [&](int rank) {
     return TimedStream(*clocks[static_cast<size_t>(rank)], true);
   };
   for (const Lane& lane : program.lanes()) {
+    // Opened now, for the copies.
+    clocks[static_cast<size_t>(lane.sender)]->device().Reaches(
+        clocks[static_cast<size_t>(lane.receiver)]->device());
     state_->channels.push_back(std::make_unique<DeviceChannel>(stream_of(lane.sender)));
   }
   const Schedule& schedule = program.schedule();
-  for (const CollectiveGroup& group : schedule.groups) {
+  for (size_t g = 0; g < schedule.groups.size(); ++g) {
+    const CollectiveGroup& group = schedule.groups[g];
     const std::vector<int> ranks = RanksOf(schedule, group);
     int first = ranks.front();
     if (AddsGradients(group)) {
       const int stage = *std::min_element(group.stages.begin(), group.stages.end());
       first = schedule.placement[static_cast<size_t>(stage)];
     }
-    state_->meetings.push_back(std::make_unique<DeviceMeeting>(stream_of(first)));
-    state_->meetings.back()->members = ranks.size();
-    state_->meetings.back()->posted.resize(static_cast<size_t>(schedule.ranks));
+    state_->meetings.push_back(std::make_unique<DeviceMeeting>(stream_of(first), summand_bytes[g]));
+    DeviceMeeting& meeting = *state_->meetings.back();
+    meeting.members = ranks.size();
+    meeting.posted.resize(static_cast<size_t>(schedule.ranks));
+    ComputeDevice& device = meeting.stream.device();
+    const bool reaches_all = std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
+      const ComputeDevice& home = clocks[static_cast<size_t>(rank)]->device();
+      return &home == &device || device.Reaches(home);
+    });
+    if (reaches_all) continue;
+    meeting.scratch_bytes = (summand_bytes[g] + 255) / 256 * 256;
+    meeting.scratch = DeviceMemory(device, 2 * meeting.scratch_bytes);
   }
 }
 

@@ -21,8 +21,10 @@ using MoveMessage =
 class DeviceHub {
  public:
   /// `clocks`: of each rank's device, borrowed; ranks on one device have one clock.
+  /// `summand_bytes`: the most that a summand of each group has, on any rank.
   DeviceHub(const Program& program, const RunControl& control,
-            const std::vector<DeviceClock*>& clocks, MoveMessage move = {});
+            const std::vector<DeviceClock*>& clocks, const std::vector<size_t>& summand_bytes,
+            MoveMessage move = {});
   ~DeviceHub();
   DeviceHub(const DeviceHub&) = delete;
   DeviceHub& operator=(const DeviceHub&) = delete;

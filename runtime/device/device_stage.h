@@ -62,17 +62,19 @@ class DeviceStage {
   virtual size_t activation_bytes() const = 0;  ///< of one slot, F → B or W
   virtual size_t kept_bytes() const = 0;        ///< of one slot, I → W
   /// Of one version: fp32 masters in the layout (layout().size() floats at the start), behind them
-  /// with kBfloat16 as many bf16 copies.
+  /// with kBfloat16 as many bf16 copies. All zeros before anything is written to it: what lies
+  /// between and behind tensors is read in places, and never written.
   virtual size_t weight_bytes() const = 0;
-  /// Of one accumulator: layout().gradient_size() floats, in the layout, gaps included.
+  /// Of one accumulator: layout().gradient_size() floats, in the layout, gaps included, and what
+  /// pads them; all zeros before the first Backward.
   virtual size_t gradient_bytes() const = 0;
   virtual size_t message_bytes() const = 0;  ///< of a boundary tensor
   /// Of use within one call: stages whose calls follow each other may share the largest one's.
   virtual size_t scratch_bytes() const = 0;
   virtual size_t state_bytes() const = 0;  ///< the optimizer's and constants, for good
 
-  /// Called once before any other call that takes a stream. Both must outlive the stage. Clears the
-  /// state: an optimizer that has seen nothing. May wait for the device.
+  /// Called before any other call that takes a stream, and again to begin anew. Both must outlive
+  /// the stage. Clears the state: an optimizer that has seen nothing. May wait for the device.
   virtual void Begin(Stream stream, void* state, void* scratch) = 0;
 
   /// `loss`, read by the last stage only: one double, becomes the sum of the B · T token losses in

@@ -9,10 +9,6 @@
 namespace pipelag {
 namespace {
 
-/// Groups of very many halves may be split differently on different ranks, and hang
-/// (pytorch#174288): far fewer than the 256 that were seen to work.
-constexpr size_t kMostInGroup = 128;
-
 struct Part {
   size_t begin = 0;
   size_t end = 0;
@@ -27,15 +23,28 @@ Part PartOf(size_t count, size_t index, size_t members) {
           index + 1 == members ? count : std::min((index + 1) * length, count)};
 }
 
+size_t Aligned(size_t bytes) {
+  constexpr size_t kAlignment = DeviceStage::kAlignment;
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+/// Between the places of a part of values.
+template <class Value>
+size_t StrideOf(const Part& part) {
+  return Aligned(part.size() * sizeof(Value));
+}
+
 }  // namespace
 
 NcclTransport::NcclTransport(const Program& program, int rank, CollectiveLibrary& library,
-                             ShareId share, DeviceClock& clock, RunControl& control)
+                             Rendezvous others, std::vector<size_t> summand_bytes,
+                             DeviceClock& clock, RunControl& control)
     : program_(program),
       rank_(rank),
       clock_(clock),
       control_(control),
-      share_(std::move(share)),
+      others_(std::move(others)),
+      summand_bytes_(std::move(summand_bytes)),
       posted_(program.lanes().size()),
       communicators_(library, clock, control, rank) {}
 
@@ -68,7 +77,37 @@ std::vector<Communicators::Member> NcclTransport::Members() const {
   return members;
 }
 
-void NcclTransport::Open() { communicators_.Open(Members(), share_); }
+void NcclTransport::Open() {
+  for (size_t g = 0; g < program_.schedule().groups.size(); ++g) TakeScratch(static_cast<int>(g));
+  communicators_.Open(Members(), others_);
+}
+
+void NcclTransport::TakeScratch(int group) {
+  const Schedule& schedule = program_.schedule();
+  const CollectiveGroup& of = schedule.groups[static_cast<size_t>(group)];
+  const std::vector<int> ranks = RanksOf(schedule, of);
+  const auto own = std::find(ranks.begin(), ranks.end(), rank_);
+  if (own == ranks.end()) return;
+  const size_t bytes = summand_bytes_[static_cast<size_t>(group)];
+  const auto part_of = [&](size_t count) {
+    return PartOf(count, static_cast<size_t>(own - ranks.begin()), ranks.size());
+  };
+  const size_t stride =
+      std::max({StrideOf<float>(part_of(bytes / sizeof(float))),
+                StrideOf<double>(part_of(std::max<size_t>(bytes / sizeof(double), 1))),
+                DeviceStage::kAlignment});
+  const auto floats = static_cast<int64_t>(bytes / sizeof(float));
+  const size_t parts_at =
+      DeviceStage::kAlignment + Aligned(clock_.device().SquaredNormScratch(floats));
+  // Everybody's summands at the most, and their sum.
+  const size_t parts_bytes = (of.stages.size() + 1) * stride;
+  GroupScratch scratch(DeviceMemory(clock_.device(), parts_at + parts_bytes));
+  scratch.parts_at = parts_at;
+  scratch.parts_bytes = parts_bytes;
+  if (ranks.size() == 1) scratch.alone.emplace(clock_, true);
+  scratch_.emplace(group, std::move(scratch));
+}
+
 void NcclTransport::Close() { communicators_.Close(); }
 
 EventPtr NcclTransport::Post(const Transfer& transfer, std::span<const EventPtr> after) {
@@ -120,36 +159,23 @@ EventPtr NcclTransport::PostAllReduce(int group, std::span<double> values,
     members.push_back({rank, {rank}, {}, {}});
     if (rank != rank_) continue;
     // Where there is nothing to add, a rank still hears of all others.
-    members.back().own = {values.empty()
-                              ? reinterpret_cast<double*>(Scratch(-1 - group, sizeof(double)))
-                              : values.data()};
+    members.back().own = {values.empty() ? reinterpret_cast<double*>(scratch_.at(group).nothing())
+                                         : values.data()};
   }
   return Sum(group, std::move(members), std::max<size_t>(values.size(), 1), 1, after);
-}
-
-std::byte* NcclTransport::Scratch(int number, size_t bytes) {
-  auto& [memory, size] = scratch_[number];
-  if (size < bytes) {
-    memory = {};
-    memory = DeviceMemory(clock_.device(), bytes);
-    size = bytes;
-  }
-  return memory.get();
 }
 
 template <class Value>
 EventPtr NcclTransport::Sum(int group, std::vector<SummandsOf<Value>> members, size_t count,
                             size_t together, std::span<const EventPtr> after) {
-  const int number = NumberOf(group);
-  const bool alone = members.size() == 1;
-  if (alone && !alone_.contains(number)) alone_.emplace(number, TimedStream(clock_, true));
-  const TimedStream& stream = alone ? alone_.at(number) : communicators_.stream(number);
+  const std::optional<TimedStream>& alone = scratch_.at(group).alone;
+  const TimedStream& stream = alone ? *alone : communicators_.stream(NumberOf(group));
   for (const EventPtr& one : after) MakeFollow(clock_.device(), stream.get(), one);
   if (last_) MakeFollow(clock_.device(), stream.get(), last_);  // one after the other
   const auto event =
       std::make_shared<DeviceEvent>(control_, WaitingForGroup(program_.schedule(), rank_, group));
   const auto stretch = std::make_shared<Stretch>(stream);
-  Enqueue(number, stream, members, count, together);
+  Enqueue(group, stream, members, count, together);
   stretch->End();
   event->Issue(stretch, {after.begin(), after.end()});
   last_ = event;
@@ -157,7 +183,7 @@ EventPtr NcclTransport::Sum(int group, std::vector<SummandsOf<Value>> members, s
 }
 
 template <class Value>
-void NcclTransport::Enqueue(int number, const TimedStream& stream,
+void NcclTransport::Enqueue(int group, const TimedStream& stream,
                             const std::vector<SummandsOf<Value>>& members, size_t count,
                             size_t together) {
   const size_t n = members.size();
@@ -169,7 +195,7 @@ void NcclTransport::Enqueue(int number, const TimedStream& stream,
   const Part mine = PartOf(count, me, n);
   const size_t bytes = mine.size() * sizeof(Value);
   Value* sum = nullptr;
-  const std::map<int, Value*> summands = Collect(number, members, me, count, sum);
+  const std::map<int, Value*> summands = Collect(group, members, me, count, sum);
 
   ComputeDevice& device = clock_.device();
   if (bytes > 0) {
@@ -195,20 +221,21 @@ void NcclTransport::Enqueue(int number, const TimedStream& stream,
         {true, static_cast<int>(to), sum, bytes},
         {false, static_cast<int>(from), own.front() + theirs.begin, theirs.size() * sizeof(Value)}};
   }
-  PostInRounds(number, spread, 2);
+  if (n > 1) communicators_.PostByDistance(NumberOf(group), spread, 2);
   for (size_t k = 1; k < own.size(); ++k) {
     device.Copy(stream.get(), own[k], own.front(), count * sizeof(Value));
   }
   if constexpr (std::is_same_v<Value, float>) {
     for (double* norm : members[me].squared_norms) {
       if (norm == nullptr) continue;
-      device.SquaredNorm(stream.get(), own.front(), static_cast<int64_t>(count), norm);
+      device.SquaredNorm(stream.get(), own.front(), static_cast<int64_t>(count),
+                         scratch_.at(group).norm(), norm);
     }
   }
 }
 
 template <class Value>
-std::map<int, Value*> NcclTransport::Collect(int number,
+std::map<int, Value*> NcclTransport::Collect(int group,
                                              const std::vector<SummandsOf<Value>>& members,
                                              size_t me, size_t count, Value*& sum) {
   const size_t n = members.size();
@@ -219,8 +246,10 @@ std::map<int, Value*> NcclTransport::Collect(int number,
     if (k != me) others += members[k].places.size();
   }
   const Part mine = PartOf(count, me, n);
-  const size_t stride = (mine.size() * sizeof(Value) + 255) / 256 * 256;
-  std::byte* const scratch = Scratch(number, std::max<size_t>((others + 1) * stride, 256));
+  const size_t stride = StrideOf<Value>(mine);
+  const GroupScratch& room = scratch_.at(group);
+  CHECK((others + 1) * stride <= room.parts_bytes);
+  std::byte* const scratch = room.parts();
   std::map<int, Value*> summands;
   for (size_t k = 0; k < members[me].own.size(); ++k) {
     summands[members[me].places[k]] = members[me].own[k] + mine.begin;
@@ -242,27 +271,9 @@ std::map<int, Value*> NcclTransport::Collect(int number,
           {false, static_cast<int>(from), values, mine.size() * sizeof(Value)});
     }
   }
-  PostInRounds(number, exchange, 2 * most_places);
+  if (n > 1) communicators_.PostByDistance(NumberOf(group), exchange, 2 * most_places);
   sum = reinterpret_cast<Value*>(scratch + others * stride);
   return summands;
-}
-
-void NcclTransport::PostInRounds(int number,
-                                 const std::vector<std::vector<Communicator::Half>>& by_distance,
-                                 size_t most) {
-  std::vector<Communicator::Half> group;
-  const auto post = [&] {
-    std::erase_if(group, [](const Communicator::Half& half) { return half.bytes == 0; });
-    if (!group.empty()) communicators_.Post(number, group, communicators_.stream(number).get());
-    group.clear();
-  };
-  // Whoever is as far apart posts in the same round.
-  const size_t at_once = std::max<size_t>(kMostInGroup / most, 1);
-  for (size_t distance = 1; distance < by_distance.size(); ++distance) {
-    group.insert(group.end(), by_distance[distance].begin(), by_distance[distance].end());
-    if (distance % at_once == 0) post();
-  }
-  post();
 }
 
 }  // namespace pipelag

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "models/schedule/program.h"
 #include "runtime/device/communicators.h"
+#include "runtime/device/device_stage.h"
 #include "runtime/transport.h"
 
 namespace pipelag {
@@ -24,11 +26,13 @@ namespace pipelag {
 /// each rank gets its part of all summands, adds them in order and sends it to all.
 class NcclTransport : public Transport {
  public:
-  /// All is borrowed.
-  NcclTransport(const Program& program, int rank, CollectiveLibrary& library, ShareId share,
-                DeviceClock& clock, RunControl& control);
+  /// All is borrowed. `summand_bytes`: the most that a summand of each group has, on any rank.
+  NcclTransport(const Program& program, int rank, CollectiveLibrary& library, Rendezvous others,
+                std::vector<size_t> summand_bytes, DeviceClock& clock, RunControl& control);
   ~NcclTransport() override;
 
+  /// Takes all device memory and streams that there will be: later they are not to be had without
+  /// waiting for what runs, receives included.
   void Open() override;
   void Close() override;
   EventPtr Post(const Transfer& transfer, std::span<const EventPtr> after) override;
@@ -48,35 +52,45 @@ class NcclTransport : public Transport {
     std::vector<double*> squared_norms;  // of the sum, for each of them; null: nobody asks
   };
 
+  /// What sums of one group work with.
+  struct GroupScratch {
+    explicit GroupScratch(DeviceMemory of_group) : memory(std::move(of_group)) {}
+
+    std::byte* nothing() const { return memory.get(); }  ///< where there are no values
+    std::byte* norm() const { return memory.get() + DeviceStage::kAlignment; }
+    std::byte* parts() const { return memory.get() + parts_at; }
+
+    DeviceMemory memory;
+    size_t parts_at = 0;
+    size_t parts_bytes = 0;
+    std::optional<TimedStream> alone;  // where all stages are here
+  };
+
   int NumberOf(int group) const;
   std::vector<Communicators::Member> Members() const;
+  void TakeScratch(int group);
   template <class Value>
   EventPtr Sum(int group, std::vector<SummandsOf<Value>> members, size_t count, size_t together,
                std::span<const EventPtr> after);
   template <class Value>
-  void Enqueue(int number, const TimedStream& stream, const std::vector<SummandsOf<Value>>& members,
+  void Enqueue(int group, const TimedStream& stream, const std::vector<SummandsOf<Value>>& members,
                size_t count, size_t together);
   /// Everybody's summands of the own part, by place, those of others in scratch once the groups
   /// are done; `sum` is room for as many values.
   template <class Value>
-  std::map<int, Value*> Collect(int number, const std::vector<SummandsOf<Value>>& members,
-                                size_t me, size_t count, Value*& sum);
-  std::byte* Scratch(int number, size_t bytes);
-  /// In groups that are no larger than NCCL takes, split alike on all ranks: no rank has more than
-  /// `most` halves with those at one distance.
-  void PostInRounds(int number, const std::vector<std::vector<Communicator::Half>>& by_distance,
-                    size_t most);
+  std::map<int, Value*> Collect(int group, const std::vector<SummandsOf<Value>>& members, size_t me,
+                                size_t count, Value*& sum);
 
   const Program& program_;
   int rank_;
   DeviceClock& clock_;
   RunControl& control_;
-  ShareId share_;
-  std::map<int, std::pair<DeviceMemory, size_t>> scratch_;  // by communicator
-  std::map<int, TimedStream> alone_;  // of groups that have all their stages here
-  std::vector<int64_t> posted_;       // halves of each lane
-  EventPtr last_;                     // the collective posted last
-  Communicators communicators_;       // last: ends before the memory goes
+  Rendezvous others_;
+  std::vector<size_t> summand_bytes_;    // by group, as what follows
+  std::map<int, GroupScratch> scratch_;  // of groups that this rank is a member of
+  std::vector<int64_t> posted_;          // halves of each lane
+  EventPtr last_;                        // the collective posted last
+  Communicators communicators_;          // last: ends before the memory goes
 };
 
 }  // namespace pipelag

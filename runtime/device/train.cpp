@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <utility>
 
@@ -20,9 +21,41 @@ MakeDeviceStage StagesOf(DeviceBackend& backend) {
 }
 
 CollectiveLibrary& NcclOf(DeviceBackend& backend) {
-  CollectiveLibrary* const library = backend.collectives();
+  CollectiveLibrary* library = nullptr;
+  try {
+    library = backend.collectives();
+  } catch (const Error& error) {
+    throw Error(fmt::format("--transport nccl: {}", error.what()));
+  }
   if (library == nullptr) throw Error("--transport nccl: this build has no NCCL");
   return *library;
+}
+
+/// The most bytes that a summand of each group has, on whatever rank.
+std::vector<size_t> SummandBytes(const Program& program, const TrainingOptions& options) {
+  using Purpose = CollectiveGroup::Purpose;
+  const Schedule& schedule = program.schedule();
+  const auto bytes_of = [&](const CollectiveGroup& group) -> size_t {
+    switch (group.purpose) {
+      case Purpose::kNorm:
+        return static_cast<size_t>(TensorCount(options.shape)) * sizeof(double);
+      case Purpose::kBarrier:
+        return sizeof(double);
+      case Purpose::kShared:
+        return static_cast<size_t>(int64_t{options.shape.vocabulary} * options.shape.hidden) *
+               sizeof(float);
+      case Purpose::kReplicas:
+      case Purpose::kWeights: {
+        const auto slice = static_cast<size_t>(schedule.SliceOf(group.stages.front()));
+        const StageLayout layout(options.shape, options.split[slice]);
+        return static_cast<size_t>(layout.gradient_size()) * sizeof(float);
+      }
+    }
+    CHECK(false);
+  };
+  std::vector<size_t> bytes;
+  for (const CollectiveGroup& group : schedule.groups) bytes.push_back(bytes_of(group));
+  return bytes;
 }
 
 /// Messages of all lanes from one device to itself.
@@ -83,11 +116,12 @@ class DeviceThreads : public Backends {
           loop_->Move(lane, stream, to, from, bytes);
         };
       } else {
-        share_ = ShareIdsAmongThreads(control);
+        others_ = AmongThreads(control, ranks);
         return;
       }
     }
-    hub_ = std::make_unique<DeviceHub>(program, control, clock_of_, std::move(move));
+    hub_ = std::make_unique<DeviceHub>(program, control, clock_of_, SummandBytes(program, options),
+                                       std::move(move));
   }
 
   std::unique_ptr<TrainingCompute> MakeCompute(const RankPlan& plan, OnUpdate on_update) override {
@@ -97,7 +131,8 @@ class DeviceThreads : public Backends {
   }
   std::unique_ptr<Transport> MakeTransport(int rank) override {
     if (hub_) return hub_->End(rank);
-    return std::make_unique<NcclTransport>(program_, rank, NcclOf(backend_), share_,
+    return std::make_unique<NcclTransport>(program_, rank, NcclOf(backend_), others_,
+                                           SummandBytes(program_, options_),
                                            *clock_of_[static_cast<size_t>(rank)], control_);
   }
 
@@ -111,15 +146,16 @@ class DeviceThreads : public Backends {
   std::vector<std::unique_ptr<ComputeDevice>> devices_;
   std::vector<std::unique_ptr<DeviceClock>> clocks_;
   std::vector<DeviceClock*> clock_of_;  // by rank
-  ShareId share_;
+  Rendezvous others_;
   std::unique_ptr<SelfLoop> loop_;
   std::unique_ptr<DeviceHub> hub_;
 };
 
-/// Every rank gets a name from the first one, as a message.
-ShareId ShareIdsOver(ProcessLink& link, int tag) {
-  return [&link, tag](int number, const std::vector<int>& ranks,
-                      const std::function<CollectiveLibrary::Id()>& make) {
+/// Names and news go over the link as messages of two tags from `tag` on.
+Rendezvous AmongProcesses(ProcessLink& link, int tag) {
+  // Every rank gets a name from the first one.
+  const auto share = [&link, tag](int number, const std::vector<int>& ranks,
+                                  const std::function<CollectiveLibrary::Id()>& make) {
     const auto id = std::make_shared<CollectiveLibrary::Id>();
     if (make) {
       *id = make();
@@ -142,6 +178,29 @@ ShareId ShareIdsOver(ProcessLink& link, int tag) {
     }
     return *id;
   };
+  // Rank 0 hears from all, then all hear from it.
+  const auto meet = [&link, tag](int rank) {
+    const auto hear = [&](int peer) {
+      const auto news = std::make_shared<std::array<std::byte, 1>>();
+      link.Receive(peer, tag + 1, *news,
+                   fmt::format("rank {} waits for rank {} to be connected", rank, peer), news)
+          ->Wait();
+    };
+    const auto tell = [&](int peer) {
+      const auto news = std::make_shared<std::array<std::byte, 1>>();
+      link.Send(peer, tag + 1, *news,
+                fmt::format("rank {} waits for rank {} to hear that it is connected", rank, peer),
+                news)
+          ->Wait();
+    };
+    if (rank != 0) {
+      tell(0);
+      return hear(0);
+    }
+    for (int peer = 1; peer < link.size(); ++peer) hear(peer);
+    for (int peer = 1; peer < link.size(); ++peer) tell(peer);
+  };
+  return {share, meet};
 }
 
 class DeviceProcess : public Backends {
@@ -165,8 +224,9 @@ class DeviceProcess : public Backends {
                                            StagesOf(backend_), std::move(on_update));
   }
   std::unique_ptr<Transport> MakeTransport(int rank) override {
-    return std::make_unique<NcclTransport>(program_, rank, NcclOf(backend_),
-                                           ShareIdsOver(link_, tag_), clock_, link_.control());
+    return std::make_unique<NcclTransport>(
+        program_, rank, NcclOf(backend_), AmongProcesses(link_, tag_),
+        SummandBytes(program_, options_), clock_, link_.control());
   }
 
  private:

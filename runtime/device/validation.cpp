@@ -58,6 +58,7 @@ double DeviceValidationLoss(const TrainingOptions& options, StagePrecision preci
       input = std::make_unique<Boundary>(device, stage->message_bytes(), count);
       output = std::make_unique<Boundary>(device, stage->message_bytes(), count);
     }
+    device.Fill(stream.get(), weights.get(), 0, stage->weight_bytes());
     stage->Begin(stream.get(), state.get(), scratch.get());
     stage->Upload(stream.get(), stage_weights[s], weights.get());
     for (int64_t i = 0; i < count; ++i) {

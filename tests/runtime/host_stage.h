@@ -15,9 +15,8 @@ namespace pipelag {
 class HostStage : public DeviceStage {
  public:
   explicit HostStage(const DeviceStageOptions& options)
-      : network_(options.shape, options.range, options.microbatch_size, options.recompute),
-        optimizer_(MakeCorrected(options.optimizer, options.correction, network_.layout(),
-                                 options.delay)) {}
+      : options_(options),
+        network_(options.shape, options.range, options.microbatch_size, options.recompute) {}
 
   const StageLayout& layout() const override { return network_.layout(); }
   bool first() const override { return network_.first(); }
@@ -30,7 +29,11 @@ class HostStage : public DeviceStage {
   size_t scratch_bytes() const override { return kAlignment; }
   size_t state_bytes() const override { return kAlignment; }
 
-  void Begin(Stream, void*, void*) override {}
+  void Begin(Stream stream, void*, void*) override {
+    LateMachine::Of(stream).Do(stream, [this] {
+      optimizer_ = MakeCorrected(options_.optimizer, options_.correction, layout(), options_.delay);
+    });
+  }
 
   void Forward(Stream stream, const void* weights, const Token* tokens, const void* input,
                const Token* targets, void* activation, void* output, double* loss) override {
@@ -129,6 +132,7 @@ class HostStage : public DeviceStage {
     }
   }
 
+  DeviceStageOptions options_;
   StageNetwork<float> network_;
   std::unique_ptr<Optimizer> optimizer_;
 };

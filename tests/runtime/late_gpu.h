@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -141,10 +142,14 @@ class LateGpu : public ComputeDevice {
   void Free(void* memory) noexcept override { FreeMemory(memory, memory_); }
   void* AllocatePinned(size_t bytes) override { return NewMemory(bytes, pinned_); }
   void FreePinned(void* memory) noexcept override { FreeMemory(memory, pinned_); }
-  Stream NewStream(bool) override { return machine_.NewStream(); }
+  Stream NewStream(bool) override {
+    EXPECT_FALSE(sealed) << "a stream is made";
+    return machine_.NewStream();
+  }
   void FreeStream(Stream) noexcept override {}
 
   DeviceMark NewMark() override {
+    EXPECT_FALSE(sealed) << "a mark is made";
     const std::lock_guard lock(mutex_);
     marks_.push_back(std::make_shared<Mark>());
     return marks_.back().get();
@@ -186,15 +191,31 @@ class LateGpu : public ComputeDevice {
   void Add(Stream stream, double* sum, const double* summand, int64_t count) override {
     AddAny(stream, sum, summand, count);
   }
-  void SquaredNorm(Stream stream, const float* values, int64_t count, double* norm) override {
-    machine_.Do(stream, [=] { *norm = pipelag::SquaredNorm(count, values); });
+  void SquaredNorm(Stream stream, const float* values, int64_t count, void* scratch,
+                   double* norm) override {
+    machine_.Do(stream, [=, this] {
+      std::memset(scratch, 0xFF, SquaredNormScratch(count));
+      *norm = pipelag::SquaredNorm(count, values);
+    });
   }
-  bool Reaches(const ComputeDevice&) const override { return reaches_others_; }
+  size_t SquaredNormScratch(int64_t count) const override {
+    return static_cast<size_t>(count / 100 + 1) * sizeof(double);
+  }
+  bool Reaches(const ComputeDevice& other) override {
+    const std::lock_guard lock(mutex_);
+    const bool first = opened_.insert(static_cast<const LateGpu&>(other).ordinal_).second;
+    EXPECT_FALSE(first && sealed) << "memory is opened";
+    return reaches_others_;
+  }
+  /// The GPUs whose memory was asked for.
+  const std::set<int>& opened() const { return opened_; }
   bool Drain(Nanoseconds patience) noexcept override { return machine_.Idle(patience); }
 
   /// Whether a wait of the stream is left out.
   std::function<bool(Stream)> forgets;
   std::atomic<bool> broken{false};
+  /// Nothing may be taken or given back: on a GPU that may wait for all that runs.
+  std::atomic<bool> sealed{false};
 
  private:
   struct Mark {
@@ -205,6 +226,7 @@ class LateGpu : public ComputeDevice {
   using Memory = std::map<const std::byte*, size_t>;
 
   void* NewMemory(size_t bytes, Memory& all) {
+    EXPECT_FALSE(sealed) << bytes << " bytes are allocated";
     const size_t rounded = (bytes + 255) / 256 * 256;
     auto* const memory = static_cast<std::byte*>(std::aligned_alloc(256, rounded));
     std::memset(memory, 0xFF, rounded);
@@ -213,6 +235,7 @@ class LateGpu : public ComputeDevice {
     return memory;
   }
   void FreeMemory(void* memory, Memory& all) noexcept {
+    EXPECT_FALSE(sealed) << "memory is freed";
     const std::lock_guard lock(mutex_);
     EXPECT_EQ(all.erase(static_cast<std::byte*>(memory)), 1U);
     std::free(memory);
@@ -230,6 +253,7 @@ class LateGpu : public ComputeDevice {
   std::mutex mutex_;
   Memory memory_;
   Memory pinned_;
+  std::set<int> opened_;
   std::vector<std::shared_ptr<Mark>> marks_;
 };
 

@@ -15,17 +15,20 @@
 namespace pipelag {
 namespace {
 
+constexpr size_t kMostBytes = 4000;
+
 /// Ranks on threads of their own, each with a GPU.
 struct Ring {
   explicit Ring(Program of, Nanoseconds deadline = std::chrono::seconds(20))
       : program(std::move(of)), control(deadline) {
     const int ranks = program.schedule().ranks;
-    const ShareId share = ShareIdsAmongThreads(control);
+    const Rendezvous others = AmongThreads(control, ranks);
+    const std::vector<size_t> summand_bytes(program.schedule().groups.size(), kMostBytes);
     for (int rank = 0; rank < ranks; ++rank) {
       gpus.push_back(std::make_unique<LateGpu>(machine, rank, false));
       clocks.push_back(std::make_unique<DeviceClock>(*gpus.back(), control));
-      ends.push_back(
-          std::make_unique<NcclTransport>(program, rank, nccl, share, *clocks.back(), control));
+      ends.push_back(std::make_unique<NcclTransport>(program, rank, nccl, others, summand_bytes,
+                                                     *clocks.back(), control));
     }
   }
   ~Ring() {
@@ -156,6 +159,21 @@ TEST(NcclFailure, OfARankThatNeverJoinsSaysWhoWaitsForWhom) {
   });
   EXPECT_NE(reason.find("waits for rank 0"), std::string::npos) << reason;
   EXPECT_NE(reason.find("nothing came within 200.00 ms"), std::string::npos) << reason;
+}
+
+/// Whoever has all its own connections must not begin while others still make theirs.
+TEST(NcclFailure, OfARankThatIsNotConnectedKeepsTheOthersFromBeginning) {
+  Ring ring(WithNorm("1f1b", 2), std::chrono::milliseconds(300));
+  Communicators of_rank_0(ring.nccl, *ring.clocks[0], ring.control, 0);
+  const Rendezvous others = AmongThreads(ring.control, 2);
+  std::string reason;
+  try {
+    of_rank_0.Open({{0, {0}, "rank 0 waits for itself"}}, others);
+  } catch (const Error& error) {
+    reason = error.what();
+  }
+  EXPECT_EQ(reason.find("rank 0 waits for 1 of 2 ranks to be connected: nothing came within"), 0U)
+      << reason;
 }
 
 TEST(NcclFailure, OfSizesThatDifferEndsBothRanks) {

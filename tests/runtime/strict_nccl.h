@@ -36,6 +36,9 @@ class StrictNccl : public CollectiveLibrary {
   std::atomic<int> abort_together{0};
   std::atomic<int> aborting{0};
   std::atomic<int> aborted_alone{0};
+  /// Nothing may be sent between ranks of a communicator that have not sent to each other before:
+  /// making their connection may wait for all that runs.
+  std::atomic<bool> sealed{false};
   /// Halves that are lost: called with every one, in any order.
   std::function<bool(const Communicator::Half&)> loses;
 
@@ -51,6 +54,7 @@ class StrictNccl : public CollectiveLibrary {
     std::set<int> joined;
     std::set<int> finished;
     std::string error;
+    std::set<std::pair<int, int>> connected;                                    // from, to
     std::map<std::pair<int, int>, std::deque<std::shared_ptr<Waiting>>> sends;  // by from, to
     std::map<std::pair<int, int>, std::deque<std::shared_ptr<Waiting>>> receives;
   };
@@ -76,8 +80,10 @@ class StrictCommunicator : public Communicator {
                                                aborted = aborted_, halves, waiting] {
         const std::lock_guard inside(library->mutex_);
         if (*aborted) return true;
-        if (waiting->empty()) Begin(*library, *world, rank, halves, *waiting);
-        Match(*world);
+        if (waiting->empty()) {
+          Begin(*library, *world, rank, halves, *waiting);
+          Match(*world, rank, halves);
+        }
         return std::all_of(waiting->begin(), waiting->end(),
                            [](const auto& one) { return one->done.load(); });
       });
@@ -130,6 +136,9 @@ class StrictCommunicator : public Communicator {
       waiting.push_back(std::make_shared<Waiting>());
       waiting.back()->half = half;
       if (library.loses && library.loses(half)) continue;
+      const auto ends = half.send ? std::pair{rank, half.peer} : std::pair{half.peer, rank};
+      EXPECT_FALSE(world.connected.insert(ends).second && library.sealed)
+          << "rank " << ends.first << " is connected to rank " << ends.second;
       if (half.send) {
         world.sends[{rank, half.peer}].push_back(waiting.back());
       } else {
@@ -137,8 +146,11 @@ class StrictCommunicator : public Communicator {
       }
     }
   }
-  static void Match(World& world) {
-    for (auto& [ends, sends] : world.sends) {
+  /// Those of one rank only: whoever comes last matches both.
+  static void Match(World& world, int rank, const std::vector<Half>& halves) {
+    for (const Half& half : halves) {
+      const auto ends = half.send ? std::pair{rank, half.peer} : std::pair{half.peer, rank};
+      auto& sends = world.sends[ends];
       auto& receives = world.receives[ends];
       while (!sends.empty() && !receives.empty()) {
         const Half& from = sends.front()->half;

@@ -44,6 +44,19 @@ __device__ __forceinline__ TileSource RowsOf(const AttentionShape& shape, const 
           static_cast<int>(shape.head_size)};
 }
 
+/// Starts to fill the tiles that stream past a block's queries, in one of their two places each.
+template <class Cut>
+__device__ __forceinline__ void StartKeysAndValues(const AttentionShape& shape, const Bfloat16* qkv,
+                                                   const HeadPlace& at, int tile,
+                                                   SharedAddress keys, SharedAddress values) {
+  const int64_t from = static_cast<int64_t>(tile) * Cut::kStream;
+  const auto place = static_cast<SharedAddress>(tile % 2 * Cut::kStreamBytes);
+  StartTile<Cut::kStream, Cut::kSize, kTileThreads>(
+      RowsOf(shape, qkv, shape.stride(), at, at.key, from), keys + place);
+  StartTile<Cut::kStream, Cut::kSize, kTileThreads>(
+      RowsOf(shape, qkv, shape.stride(), at, at.value, from), values + place);
+}
+
 /// Online softmax of the rows g and g + 8 of each row tile that this lane holds with its three
 /// neighbours: `largest` of the scores so far, `sum` of this lane's exponentials.
 template <int kRowTiles, int kCols, int kOutputs>
@@ -117,14 +130,7 @@ __global__ void __launch_bounds__(kTileThreads)
   const int64_t first = own.tile * Cut::kOwn;
   const int64_t end = first + Cut::kOwn < shape.sequence ? first + Cut::kOwn : shape.sequence;
   const auto tiles = static_cast<int>(Blocks(end, kStream));
-  const auto start = [&](int tile) {
-    const int64_t from = static_cast<int64_t>(tile) * kStream;
-    const auto place = static_cast<SharedAddress>(tile % 2 * Cut::kStreamBytes);
-    StartTile<kStream, kSize, kTileThreads>(RowsOf(shape, qkv, shape.stride(), at, at.key, from),
-                                            keys + place);
-    StartTile<kStream, kSize, kTileThreads>(RowsOf(shape, qkv, shape.stride(), at, at.value, from),
-                                            values + place);
-  };
+  const auto start = [&](int tile) { StartKeysAndValues<Cut>(shape, qkv, at, tile, keys, values); };
   StartTile<Cut::kOwn, kSize, kTileThreads>(RowsOf(shape, qkv, shape.stride(), at, at.query, first),
                                             queries);
   start(0);

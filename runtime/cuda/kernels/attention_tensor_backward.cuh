@@ -8,8 +8,8 @@
 
 namespace pipelag::cuda {
 
-/// Blocks: tiles of keys of every key head. Steps run over
-/// the heads that share these keys, in order, and over the tiles of queries from the diagonal on.
+/// Blocks: tiles of keys of every key head. Steps run over the heads that share these keys, in
+/// order, and over the tiles of queries from the diagonal on.
 template <class Cut>
 __global__ void __launch_bounds__(kTileThreads)
     AttentionBackwardKeysTensorKernel(AttentionShape shape, const Bfloat16* qkv,
@@ -121,14 +121,7 @@ __global__ void __launch_bounds__(kTileThreads)
   const int64_t first = own.tile * Cut::kOwn;
   const int64_t end = first + Cut::kOwn < shape.sequence ? first + Cut::kOwn : shape.sequence;
   const auto tiles = static_cast<int>(Blocks(end, kStream));
-  const auto start = [&](int tile) {
-    const int64_t from = static_cast<int64_t>(tile) * kStream;
-    const auto place = static_cast<SharedAddress>(tile % 2 * Cut::kStreamBytes);
-    StartTile<kStream, kSize, kTileThreads>(RowsOf(shape, qkv, shape.stride(), at, at.key, from),
-                                            keys + place);
-    StartTile<kStream, kSize, kTileThreads>(RowsOf(shape, qkv, shape.stride(), at, at.value, from),
-                                            values + place);
-  };
+  const auto start = [&](int tile) { StartKeysAndValues<Cut>(shape, qkv, at, tile, keys, values); };
   StartTile<Cut::kOwn, kSize, kTileThreads>(RowsOf(shape, qkv, shape.stride(), at, at.query, first),
                                             queries);
   StartTile<Cut::kOwn, kSize, kTileThreads>(

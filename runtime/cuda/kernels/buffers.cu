@@ -54,8 +54,18 @@ NormPlan PlanNorms(std::span<const TensorSpan> tensors) {
 
 void SquaredNorms(Stream stream, int64_t tensors, int64_t pieces_count, const TensorSpan* pieces,
                   const int64_t* first_pieces, const float* values, double* sums, double* norms) {
-  Launch(stream, {pieces_count}, kBufferThreads, 0, SquarePiecesKernel, pieces, values, sums);
-  Launch(stream, {tensors}, kWarp, 0, AddPiecesKernel, first_pieces, sums, norms);
+  Launch(stream, {pieces_count}, kBufferThreads, 0, SquarePiecesKernel<ListedPieces>,
+         ListedPieces{pieces}, values, sums);
+  Launch(stream, {tensors}, kWarp, 0, AddPiecesKernel, first_pieces, int64_t{0}, sums, norms);
+}
+
+int64_t NormPieces(int64_t elements) { return Blocks(elements, kNormPiece); }
+
+void SquaredNorm(Stream stream, int64_t elements, const float* values, double* sums, double* norm) {
+  const int64_t pieces = NormPieces(elements);
+  Launch(stream, {pieces}, kBufferThreads, 0, SquarePiecesKernel<PiecesOfOne>,
+         PiecesOfOne{elements}, values, sums);
+  Launch(stream, {1}, kWarp, 0, AddPiecesKernel, nullptr, pieces, sums, norm);
 }
 
 void ClipFactor(Stream stream, int64_t count, const double* squared_norms, double max_norm,

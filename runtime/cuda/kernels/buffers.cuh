@@ -75,13 +75,28 @@ static __global__ void ScaleKernel(int64_t elements, const float* factor, float*
 
 constexpr int64_t kNormPiece = 65536;
 
+struct ListedPieces {
+  const TensorSpan* pieces;
+  __device__ __forceinline__ TensorSpan At(int64_t index) const { return pieces[index]; }
+};
+/// Of a tensor that is all there is.
+struct PiecesOfOne {
+  int64_t elements;
+  __device__ __forceinline__ TensorSpan At(int64_t index) const {
+    const int64_t offset = index * kNormPiece;
+    const int64_t left = elements - offset;
+    return {offset, left < kNormPiece ? left : kNormPiece};
+  }
+};
+
 /// A block adds the squares of a piece: each thread every kBufferThreads-th four, then a tree.
-static __global__ void __launch_bounds__(kBufferThreads)
-    SquarePiecesKernel(const TensorSpan* pieces, const float* values, double* sums) {
+template <class Pieces>
+__global__ void __launch_bounds__(kBufferThreads)
+    SquarePiecesKernel(Pieces pieces, const float* values, double* sums) {
   __shared__ double shared[kBufferThreads / kWarp];
   constexpr int kWidth = 4;
   const int thread = static_cast<int>(threadIdx.x);
-  const TensorSpan piece = pieces[blockIdx.x];
+  const TensorSpan piece = pieces.At(blockIdx.x);
   const float* from = values + piece.offset;
   const int64_t packed = piece.offset % kWidth == 0 ? piece.elements / kWidth * kWidth : 0;
   double squares[kWidth] = {};
@@ -105,14 +120,15 @@ static __global__ void __launch_bounds__(kBufferThreads)
   sums[blockIdx.x] = sum;
 }
 
-/// A warp adds the pieces of a tensor.
+/// A warp adds the pieces of a tensor; without a list all `pieces` are one tensor's.
 static __global__ void __launch_bounds__(kWarp)
-    AddPiecesKernel(const int64_t* first_pieces, const double* sums, double* norms) {
+    AddPiecesKernel(const int64_t* first_pieces, int64_t pieces, const double* sums,
+                    double* norms) {
   const int64_t tensor = blockIdx.x;
+  const int64_t first = first_pieces == nullptr ? 0 : first_pieces[tensor];
+  const int64_t last = first_pieces == nullptr ? pieces : first_pieces[tensor + 1];
   double sum = 0;
-  for (int64_t i = first_pieces[tensor] + threadIdx.x; i < first_pieces[tensor + 1]; i += kWarp) {
-    sum += sums[i];
-  }
+  for (int64_t i = first + threadIdx.x; i < last; i += kWarp) sum += sums[i];
   sum = WarpSum(sum);
   if (threadIdx.x == 0) norms[tensor] = sum;
 }

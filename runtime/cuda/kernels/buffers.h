@@ -50,6 +50,10 @@ NormPlan PlanNorms(std::span<const TensorSpan> tensors);
 void SquaredNorms(Stream stream, int64_t tensors, int64_t pieces_count, const TensorSpan* pieces,
                   const int64_t* first_pieces, const float* values, double* sums, double* norms);
 
+/// The same of one tensor alone, without lists; `sums` is scratch for NormPieces doubles.
+void SquaredNorm(Stream stream, int64_t elements, const float* values, double* sums, double* norm);
+int64_t NormPieces(int64_t elements);
+
 /// *factor = what brings √(Σ squared_norms) down to max_norm (> 0), 1 if it is not above: added in
 /// order, as ClipFactor in runtime/optimizer/norm.h.
 void ClipFactor(Stream stream, int64_t count, const double* squared_norms, double max_norm,

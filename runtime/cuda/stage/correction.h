@@ -23,6 +23,9 @@ class DeviceCorrection {
   /// What the host keeps under a name; null if nothing.
   double* Number(std::string_view name);
 
+  /// What it has seen.
+  void Forget() { previous_rate_ = kNoRate; }
+
   float Rate(float rate, int64_t number) const;
 
   /// Called once per update. `state`: the array, or null. Throws Error if the weights of the
@@ -41,6 +44,7 @@ class DeviceCorrection {
     kRateDamping,
   };
   static Name NameOf(std::string_view name);
+  static constexpr double kNoRate = -1;
   CorrectionStep FeedBack(float* state, float weight, float rate, float weight_decay);
 
   CorrectionOptions options_;
@@ -50,7 +54,7 @@ class DeviceCorrection {
   float horizon_ = 0;   ///< h
   int64_t anneal_updates_ = 1;
   std::string_view array_;
-  double previous_rate_ = -1;  ///< of u_prev; negative before there is one
+  double previous_rate_ = kNoRate;  ///< of u_prev; negative before there is one
 };
 
 }  // namespace pipelag::cuda

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "models/error.h"
 #include "runtime/cuda/kernels/cross_entropy.h"
 #include "runtime/cuda/kernels/embedding.h"
@@ -57,6 +59,11 @@ DeviceNetwork<T>::DeviceNetwork(const NetworkShape& shape, LayerRange range, int
   const size_t table = static_cast<size_t>(sequence_ * rotated_) * sizeof(float);
   cosines_ = tables_.Take(table);
   sines_ = tables_.Take(table);
+}
+
+template <class T>
+int64_t DeviceNetwork<T>::PaddingBehind(int64_t head, int64_t size) const {
+  return last_ ? std::max<int64_t>(head + places_.logit_stride * cols_ - size, 0) : 0;
 }
 
 template <class T>
@@ -155,8 +162,7 @@ void DeviceNetwork<T>::Head(Stream stream, const Weights<T>& weights, const Toke
                             const T* input, const HeadPointers& to, double* loss) const {
   FinalNorm(stream, weights, input, to);
   T* logits = static_cast<T*>(to[kLogitGradient]);
-  LinearForward<T>(Tools(stream).linear, {rows_, cols_, vocabulary_, places_.logit_stride},
-                   static_cast<const T*>(to[kFinalNorm]),
+  LinearForward<T>(Tools(stream).linear, HeadSize(), static_cast<const T*>(to[kFinalNorm]),
                    {.weight = weights.values + tensors_.head}, logits);
   auto* log_sums = reinterpret_cast<float*>(scratch_ + places_.scratch_at.log_sums);
   CrossEntropyForward(stream, rows_, vocabulary_, places_.logit_stride, targets, logits, log_sums,
@@ -178,9 +184,9 @@ void DeviceNetwork<T>::HeadBackwardInput(Stream stream, const ResultPlaces& plac
   } else if (recompute_ == Recompute::kSelective) {
     FinalNorm(stream, weights, input, from);
   }
-  LinearBackwardInput(Tools(stream).linear, {rows_, cols_, vocabulary_, places_.logit_stride},
-                      loss_scale, static_cast<const T*>(from[kLogitGradient]),
-                      weights.values + tensors_.head, 0, norm_gradient);
+  LinearBackwardInput(Tools(stream).linear, HeadSize(), loss_scale,
+                      static_cast<const T*>(from[kLogitGradient]), weights.values + tensors_.head,
+                      0, norm_gradient);
   NormBackwardInput<T>(stream, norm_, rows_, cols_, norm_gradient, input,
                        weights.masters + tensors_.final_gain,
                        static_cast<const float*>(from[kFinalMean]),
@@ -193,10 +199,9 @@ void DeviceNetwork<T>::HeadBackwardWeight(Stream stream, const ResultPlaces& pla
                                           const T* norm_gradient, float* gradients) const {
   const HeadPointers from = ResolveAll(places.head, buffers);
   const BlockTools<T> tools = Tools(stream);
-  LinearBackwardWeight(tools.linear, {rows_, cols_, vocabulary_, places_.logit_stride}, loss_scale,
-                       static_cast<const T*>(from[kLogitGradient]),
-                       static_cast<const T*>(from[kFinalNorm]), gradients + tensors_.head_gradient,
-                       nullptr);
+  LinearBackwardWeight(
+      tools.linear, HeadSize(), loss_scale, static_cast<const T*>(from[kLogitGradient]),
+      static_cast<const T*>(from[kFinalNorm]), gradients + tensors_.head_gradient, nullptr);
   NormBackwardWeight(stream, norm_, rows_, cols_, norm_gradient,
                      static_cast<const T*>(StreamIn(tensors_.blocks.size(), buffers)),
                      static_cast<const float*>(from[kFinalMean]),

@@ -35,6 +35,12 @@ class DeviceNetwork {
   size_t message_bytes() const { return places_.boundary_bytes; }
   size_t scratch_bytes() const { return places_.scratch.size(); }
   size_t table_bytes() const { return tables_.size(); }
+  /// Elements behind the layout of weights, which the head's products read as rows of its tensor,
+  /// and behind that of gradients, to which they add zeros.
+  int64_t weight_padding() const { return PaddingBehind(tensors_.head, layout_.size()); }
+  int64_t gradient_padding() const {
+    return PaddingBehind(tensors_.head_gradient, layout_.gradient_size());
+  }
 
   /// Writes constants to `tables`, for good; may wait.
   void Begin(Stream stream, void* tables, void* scratch);
@@ -59,6 +65,8 @@ class DeviceNetwork {
     std::byte* kept = nullptr;
   };
 
+  int64_t PaddingBehind(int64_t head, int64_t size) const;
+  LinearSize HeadSize() const { return {rows_, cols_, places_.logit_stride, places_.logit_stride}; }
   void* Resolve(Place place, const Buffers& buffers) const;
   template <size_t kCount>
   std::array<void*, kCount> ResolveAll(const std::array<Place, kCount>& places,

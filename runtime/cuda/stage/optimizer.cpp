@@ -72,6 +72,7 @@ void DeviceOptimizer::Begin(Stream stream, std::byte* state, std::byte* scratch)
     Copy(stream, group->tensors.chunks.size() * sizeof(UpdateChunk), group->tensors.chunks.data(),
          state + group->chunks);
     group->rule->Begin(stream, state + group->tables, scratch);
+    group->correction.Forget();
   }
   Copy(stream, norm_.pieces.size() * sizeof(TensorSpan), norm_.pieces.data(), state + pieces_);
   Copy(stream, norm_.first_pieces.size() * sizeof(int64_t), norm_.first_pieces.data(),

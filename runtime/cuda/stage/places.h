@@ -86,7 +86,9 @@ struct ScratchPlaces {
 
 struct StagePlaces {
   size_t boundary_bytes = 0;  ///< of a message
-  int64_t logit_stride = 0;   ///< rows of logits begin where products like them to
+  /// Columns of the logits in memory. Tensor cores take whole packs of columns, and 50257 is odd:
+  /// the head's products are of as many outputs, whose gradients are zero behind the vocabulary.
+  int64_t logit_stride = 0;
 
   std::vector<Place> streams;  ///< the residual stream before each block, and the head's
   ResultPlaces whole;

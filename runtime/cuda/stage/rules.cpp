@@ -133,6 +133,9 @@ class NAdamRule : public ElementRule {
   double* Number(std::string_view name) override {
     return name == "mu_product" ? &product_ : nullptr;
   }
+  void Begin(Stream /*stream*/, std::byte* /*tables*/, std::byte* /*scratch*/) override {
+    product_ = 1;
+  }
   void Update(Stream stream, const GroupUpdate& update, const std::vector<float*>& state) override {
     const double now = settings_.Momentum(update.number);
     const double next = settings_.Momentum(update.number + 1);

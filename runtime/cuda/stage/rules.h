@@ -50,6 +50,7 @@ class UpdateRule {
 
   virtual size_t table_bytes() const { return 0; }    ///< constants that Begin writes
   virtual size_t scratch_bytes() const { return 0; }  ///< of use within one update
+  /// Forgets what it has seen.
   virtual void Begin(Stream /*stream*/, std::byte* /*tables*/, std::byte* /*scratch*/) {}
 
   /// `state`: one pointer per array.

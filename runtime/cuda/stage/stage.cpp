@@ -78,9 +78,15 @@ Stage<T>::Stage(const DeviceStageOptions& options, std::unique_ptr<Products> pro
                *products_),
       optimizer_(network_.layout(), options.optimizer, options.correction, options.delay, kCopies,
                  *products_) {
-  weights_.Take(layout_bytes());
-  if (kCopies) copies_ = weights_.Take(static_cast<size_t>(layout().size()) * sizeof(T));
-  gradients_.Take(static_cast<size_t>(layout().gradient_size()) * sizeof(float));
+  const auto values = static_cast<size_t>(layout().size() + network_.weight_padding());
+  if (kCopies) {
+    weights_.Take(layout_bytes());
+    copies_ = weights_.Take(values * sizeof(T));
+  } else {
+    weights_.Take(values * sizeof(float));
+  }
+  gradients_.Take(static_cast<size_t>(layout().gradient_size() + network_.gradient_padding()) *
+                  sizeof(float));
   state_.Take(network_.table_bytes());
   optimizer_state_ = state_.Take(optimizer_.state_bytes());
   scratch_.Take(products_->workspace_bytes());

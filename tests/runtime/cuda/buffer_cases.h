@@ -59,7 +59,7 @@ inline KernelCase ClipCase(KernelMemory& memory, bool compared, const std::vecto
   std::vector<float> values = Normal(end, 1);
   std::vector<double> norms;
   for (const TensorSpan& tensor : tensors) {
-    norms.push_back(SquaredNorm(tensor.elements, values.data() + tensor.offset));
+    norms.push_back(pipelag::SquaredNorm(tensor.elements, values.data() + tensor.offset));
   }
   const float expected = pipelag::ClipFactor(norms, 1);
   std::vector<float> scaled = values;

@@ -33,7 +33,7 @@ struct DeviceChain {
       const StageLayout& layout = network->layout();
       std::vector<float> initial(static_cast<size_t>(layout.size()));
       InitialiseWeights(layout, options.shape, seed, initial.data());
-      weights.emplace_back(network->weight_bytes());
+      weights.emplace_back(network->weight_bytes()).Zero();
       network->Upload(nullptr, initial.data(), weights.back().get());
       gradients.emplace_back(network->gradient_bytes()).Zero();
       activations.emplace_back(network->activation_bytes());

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "models/random.h"
+#include "runtime/cuda/kernels/buffers.h"
 
 namespace pipelag::cuda {
 namespace {
@@ -31,6 +32,28 @@ TEST(DeviceSums, AreThoseOfTheHostToTheLastBit) {
     SCOPED_TRACE(count);
     ExpectSums<float>(count);
     ExpectSums<double>(count);
+  }
+}
+
+/// A shared tensor's norm must not depend on who takes it: its stage or a transport.
+TEST(DeviceSums, TakeTheNormOfOneTensorWithTheBitsOfMany) {
+  for (const int64_t count : {1, 5, 65536, 65537, 200001}) {
+    SCOPED_TRACE(count);
+    std::vector<float> values;
+    for (int64_t i = 0; i < count; ++i) {
+      values.push_back(static_cast<float>(StandardNormal(RandomBits(3, static_cast<uint64_t>(i)))));
+    }
+    const TensorSpan whole{0, count};
+    const NormPlan plan = PlanNorms({&whole, 1});
+    ASSERT_EQ(static_cast<int64_t>(plan.pieces.size()), NormPieces(count));
+    std::vector<double> sums(plan.pieces.size());
+    double of_many = 0;
+    SquaredNorms(nullptr, 1, NormPieces(count), plan.pieces.data(), plan.first_pieces.data(),
+                 values.data(), sums.data(), &of_many);
+    double alone = 0;
+    SquaredNorm(nullptr, count, values.data(), sums.data(), &alone);
+    EXPECT_EQ(alone, of_many);
+    EXPECT_GT(alone, 0);
   }
 }
 
