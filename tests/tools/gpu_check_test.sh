@@ -75,6 +75,15 @@ run 1 --build "$work/build"
 has '^1f1b on 2 ranks, fp32 +FAILED +weights 1.00e.00'
 cp "$work/good" "$work/build/pipelag"
 
+# A build that does not start here, and one whose CUDA does not.
+script build/pipelag 'echo "pipelag: error while loading shared libraries: libdnnl.so.2: cannot open"; exit 127'
+run 1 --build "$work/build"
+has 'pipelag list +FAILED +pipelag: error while loading shared libraries: libdnnl.so.2'
+script build/pipelag 'echo "  cuda     no GPU was found: CUDA cannot be loaded: libcublasLt.so.13: cannot open"'
+run 1 --build "$work/build"
+has 'pipelag list +FAILED +no GPU was found: CUDA cannot be loaded: libcublasLt.so.13'
+cp "$work/good" "$work/build/pipelag"
+
 # What does not end costs its own part; what comes behind it has what time is left.
 script build/tests/gpu_kernel_check 'sleep 1000'
 run 1 --build "$work/build" --seconds 2
