@@ -30,6 +30,7 @@ constexpr int64_t kDefaultSteps = 20;
 constexpr int64_t kStepsAlone = 10;  ///< of stages measured alone, warm-up not counted
 constexpr std::string_view kBackends[] = {"threads", "serial", "mpi", "cuda"};
 constexpr std::string_view kTransports[] = {"local", "nccl"};
+constexpr std::string_view kOnOff[] = {"on", "off"};
 /// How long ranks that are processes wait for each other to appear.
 constexpr std::chrono::seconds kPatience{60};
 constexpr std::string_view kComputes[] = {"real", "emulated"};
@@ -69,9 +70,13 @@ bool LogsHere(const Series& series, const Wire* wire) {
 
 /// What only GPUs have a use for.
 std::vector<Flag> GpuFlags() {
-  return {{"transport", "local|nccl",
-           "of --backend cuda: copies within the process, or NCCL (default: local; nccl for ranks "
-           "that are processes)"}};
+  return {
+      {"transport", "local|nccl",
+       "of --backend cuda: copies within the process, or NCCL (default: local; nccl for ranks "
+       "that are processes)"},
+      {"cuda-graphs", "on|off",
+       "of --transport local: passes of stages are captured when they are first made and replayed "
+       "from then on (default: off)"}};
 }
 
 /// By the flags; `launched`: a launcher has started this process.
@@ -87,6 +92,7 @@ Gpus GpusOf(const Arguments& arguments, bool launched) {
   if (arguments.Has("precision") && arguments.Text("precision") == "fp32") {
     gpus.run.precision = StagePrecision::kFloat32;
   }
+  gpus.run.graphs = arguments.Has("cuda-graphs") && arguments.Choice("cuda-graphs", kOnOff) == "on";
   if (launched) gpus.local_rank = LocalRank().value_or(0);
   gpus.backend = LoadCuda(nccl);
   return gpus;

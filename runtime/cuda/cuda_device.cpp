@@ -157,6 +157,36 @@ size_t CudaDevice::SquaredNormScratch(int64_t count) const {
   return static_cast<size_t>(NormPieces(count)) * sizeof(double);
 }
 
+// Other threads go on as they like meanwhile.
+void CudaDevice::BeginCapture(Stream stream) {
+  Check(cudaStreamBeginCapture(StreamOf(stream), cudaStreamCaptureModeThreadLocal));
+}
+
+DeviceGraph CudaDevice::EndCapture(Stream stream) {
+  cudaGraph_t graph = nullptr;
+  Check(cudaStreamEndCapture(StreamOf(stream), &graph));
+  cudaGraphExec_t runnable = nullptr;
+  const cudaError_t status = cudaGraphInstantiate(&runnable, graph, 0);
+  static_cast<void>(cudaGraphDestroy(graph));
+  Check(status);
+  return runnable;
+}
+
+void CudaDevice::DropCapture(Stream stream) noexcept {
+  cudaGraph_t graph = nullptr;
+  static_cast<void>(cudaStreamEndCapture(StreamOf(stream), &graph));
+  if (graph != nullptr) static_cast<void>(cudaGraphDestroy(graph));
+  static_cast<void>(cudaGetLastError());
+}
+
+void CudaDevice::Replay(Stream stream, DeviceGraph graph) {
+  Check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), StreamOf(stream)));
+}
+
+void CudaDevice::FreeGraph(DeviceGraph graph) noexcept {
+  static_cast<void>(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)));
+}
+
 bool CudaDevice::Reaches(const ComputeDevice& other) {
   const auto* const device = dynamic_cast<const CudaDevice*>(&other);
   if (device == nullptr) return false;

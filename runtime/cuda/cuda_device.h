@@ -38,6 +38,11 @@ class CudaDevice : public ComputeDevice {
   void SquaredNorm(Stream stream, const float* values, int64_t count, void* scratch,
                    double* norm) override;
   size_t SquaredNormScratch(int64_t count) const override;
+  void BeginCapture(Stream stream) override;
+  DeviceGraph EndCapture(Stream stream) override;
+  void DropCapture(Stream stream) noexcept override;
+  void Replay(Stream stream, DeviceGraph graph) override;
+  void FreeGraph(DeviceGraph graph) noexcept override;
   bool Reaches(const ComputeDevice& other) override;
   bool Drain(Nanoseconds patience) noexcept override;
 

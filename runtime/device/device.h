@@ -16,6 +16,9 @@ namespace pipelag {
 /// A cudaEvent_t that takes the time: a place in a stream.
 using DeviceMark = void*;
 
+/// A cudaGraphExec_t: work of one stream that can be enqueued again.
+using DeviceGraph = void*;
+
 /// Used by several threads at once. Whatever takes a stream enqueues and returns; it works for
 /// memory of any device of this process and pinned memory of the host. Everything throws Error
 /// naming the device when the device has failed, whichever piece of work was to blame.
@@ -65,6 +68,17 @@ class ComputeDevice {
   virtual void SquaredNorm(Stream stream, const float* values, int64_t count, void* scratch,
                            double* norm) = 0;
   virtual size_t SquaredNormScratch(int64_t count) const = 0;
+
+  /// What the calling thread gives the stream from now on is not done but recorded: kernels, copies
+  /// and fills of that stream alone. Until the capture ends the thread takes nothing from the
+  /// device and waits for nothing.
+  virtual void BeginCapture(Stream stream) = 0;
+  /// The work recorded. Takes memory, and so may wait for all that runs.
+  virtual DeviceGraph EndCapture(Stream stream) = 0;
+  virtual void DropCapture(Stream stream) noexcept = 0;
+  virtual void Replay(Stream stream, DeviceGraph graph) = 0;
+  /// Once all its work is done.
+  virtual void FreeGraph(DeviceGraph graph) noexcept = 0;
 
   /// Whether kernels of this device may read the other's memory, which is opened to them when this
   /// is first asked, if it can be. Copies go between any two, and straight to one that is reached.

@@ -33,8 +33,9 @@ DeviceStageOptions StageOptionsOf(const TrainingOptions& options, LayerRange ran
 }
 
 DeviceCompute::DeviceCompute(const RankPlan& plan, const TrainingOptions& options,
-                             StagePrecision precision, int microbatches, const Corpus& corpus,
-                             DeviceClock& clock, const MakeDeviceStage& make, OnUpdate on_update)
+                             StagePrecision precision, bool graphs, int microbatches,
+                             const Corpus& corpus, DeviceClock& clock, const MakeDeviceStage& make,
+                             OnUpdate on_update)
     : options_(options),
       corpus_(corpus),
       clock_(clock),
@@ -59,7 +60,7 @@ DeviceCompute::DeviceCompute(const RankPlan& plan, const TrainingOptions& option
   }
   // The norm of a step is of use between its last B and its updates, as its accumulator is.
   norms_.resize(static_cast<size_t>(options.clip_norm ? accumulators + 1 : 0));
-  losses_.resize(kRingSlots);
+  if (graphs) bodies_ = std::make_unique<Bodies>(device_, stream_.get());
   token_ring_ = std::make_unique<PinnedRing>(device_, kRingSlots, 2 * tokens_ * sizeof(Token));
   loss_ring_ = std::make_unique<PinnedRing>(device_, kRingSlots, sizeof(double));
   if (options.clip_norm) {
@@ -141,25 +142,13 @@ EventPtr DeviceCompute::Start(const ComputeTask& task, std::span<const EventPtr>
 /// Returns what the host has to do once it has happened, if anything.
 std::function<void()> DeviceCompute::Enqueue(StageState& state, const ComputeTask& task,
                                              const EventPtr& event) {
-  DeviceStage& stage = *state.stage;
-  const auto at = [](const auto& slots, int index) { return slots[static_cast<size_t>(index)]; };
-  const auto tokens = [&] { return at(state.tokens, task.activation); };
   switch (task.action.kind) {
     case ActionKind::kForward:
       return Forward(state, task, event);
     case ActionKind::kBackward:
-      stage.Backward(stream_.get(), at(state.weights, task.weights),
-                     at(state.activations, task.activation), tokens().tokens, tokens().targets,
-                     task.input, scale_, task.output, at(state.gradients, task.gradients));
-      return {};
     case ActionKind::kBackwardInput:
-      stage.BackwardInput(stream_.get(), at(state.weights, task.weights),
-                          at(state.activations, task.activation), tokens().targets, task.input,
-                          scale_, task.output, at(state.kept, task.kept));
-      return {};
     case ActionKind::kBackwardWeight:
-      stage.BackwardWeight(stream_.get(), at(state.activations, task.activation), tokens().tokens,
-                           at(state.kept, task.kept), scale_, at(state.gradients, task.gradients));
+      Pass(state, task);
       return {};
     case ActionKind::kUpdate:
       return Update(state, task, event);
@@ -173,6 +162,46 @@ std::function<void()> DeviceCompute::Enqueue(StageState& state, const ComputeTas
       break;
   }
   CHECK(false);
+}
+
+/// F, B, I or W, of the same pointers for the same buffers.
+void DeviceCompute::Pass(const StageState& state, const ComputeTask& task) {
+  const auto enqueue = [&] {
+    DeviceStage& stage = *state.stage;
+    const Stream stream = stream_.get();
+    const auto at = [](const auto& slots, int index) { return slots[static_cast<size_t>(index)]; };
+    const DeviceTokens tokens = at(state.tokens, task.activation);
+    std::byte* const activation = at(state.activations, task.activation);
+    switch (task.action.kind) {
+      case ActionKind::kForward:
+        return stage.Forward(stream, at(state.weights, task.weights), tokens.tokens, task.input,
+                             tokens.targets, activation, task.output, loss_);
+      case ActionKind::kBackward:
+        return stage.Backward(stream, at(state.weights, task.weights), activation, tokens.tokens,
+                              tokens.targets, task.input, scale_, task.output,
+                              at(state.gradients, task.gradients));
+      case ActionKind::kBackwardInput:
+        return stage.BackwardInput(stream, at(state.weights, task.weights), activation,
+                                   tokens.targets, task.input, scale_, task.output,
+                                   at(state.kept, task.kept));
+      case ActionKind::kBackwardWeight:
+        return stage.BackwardWeight(stream, activation, tokens.tokens, at(state.kept, task.kept),
+                                    scale_, at(state.gradients, task.gradients));
+      case ActionKind::kUpdate:
+      case ActionKind::kAllReduce:
+      case ActionKind::kSendForward:
+      case ActionKind::kReceiveForward:
+      case ActionKind::kSendBackward:
+      case ActionKind::kReceiveBackward:
+        break;
+    }
+    CHECK(false);
+  };
+  if (bodies_) {
+    bodies_->Run(Bodies::KeyOf(task), enqueue);
+  } else {
+    enqueue();
+  }
 }
 
 void DeviceCompute::SpoilFreed(const StageState& state, const ComputeTask& task) const {
@@ -205,15 +234,11 @@ void DeviceCompute::SendTokens(const StageState& state, const ComputeTask& task,
 std::function<void()> DeviceCompute::Forward(StageState& state, const ComputeTask& task,
                                              const EventPtr& event) {
   SendTokens(state, task, event);
-  const DeviceTokens& tokens = state.tokens[static_cast<size_t>(task.activation)];
-  const size_t slot = task.loss == nullptr ? 0 : loss_ring_->Next();
-  state.stage->Forward(stream_.get(), state.weights[static_cast<size_t>(task.weights)],
-                       tokens.tokens, task.input, tokens.targets,
-                       state.activations[static_cast<size_t>(task.activation)], task.output,
-                       losses_[slot]);
+  Pass(state, task);
   if (task.loss == nullptr) return {};
+  const size_t slot = loss_ring_->Next();
   std::byte* const host = loss_ring_->At(slot);
-  device_.Copy(stream_.get(), host, losses_[slot], sizeof(double));
+  device_.Copy(stream_.get(), host, loss_, sizeof(double));
   loss_ring_->UsedUntil(slot, event);
   return [host, loss = task.loss] { std::memcpy(loss, host, sizeof(double)); };
 }

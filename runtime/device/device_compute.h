@@ -9,6 +9,7 @@
 
 #include "runtime/backends.h"
 #include "runtime/data/corpus.h"
+#include "runtime/device/bodies.h"
 #include "runtime/device/device_event.h"
 #include "runtime/device/device_stage.h"
 #include "runtime/device/pinned_ring.h"
@@ -30,8 +31,9 @@ DeviceStageOptions StageOptionsOf(const TrainingOptions& options, LayerRange ran
 /// for. Everything given is borrowed.
 class DeviceCompute : public TrainingCompute {
  public:
+  /// `graphs`: passes are captured when they are first made, and replayed from then on.
   DeviceCompute(const RankPlan& plan, const TrainingOptions& options, StagePrecision precision,
-                int microbatches, const Corpus& corpus, DeviceClock& clock,
+                bool graphs, int microbatches, const Corpus& corpus, DeviceClock& clock,
                 const MakeDeviceStage& make, OnUpdate on_update = {});
   /// Waits for the device as long as a wait may take; what it is still at then is never freed.
   ~DeviceCompute() override;
@@ -84,6 +86,7 @@ class DeviceCompute : public TrainingCompute {
   void SpoilFreed(const StageState& state, const ComputeTask& task) const;
   StageState& StateOf(int stage);
   std::function<void()> Enqueue(StageState& state, const ComputeTask& task, const EventPtr& event);
+  void Pass(const StageState& state, const ComputeTask& task);
   std::function<void()> Forward(StageState& state, const ComputeTask& task, const EventPtr& event);
   void SendTokens(const StageState& state, const ComputeTask& task, const EventPtr& event);
   float* Joined(StageState& state, int gradients);
@@ -112,7 +115,8 @@ class DeviceCompute : public TrainingCompute {
   std::vector<double*> norms_;  // a ring over steps
   double* stage_norms_ = nullptr;
   float* clip_factor_ = nullptr;
-  std::vector<double*> losses_;  // one for each place of the ring
+  double* loss_ = nullptr;          // of the micro-batch that the stream is at
+  std::unique_ptr<Bodies> bodies_;  // null: launched kernel by kernel
   std::unique_ptr<PinnedRing> token_ring_;
   std::unique_ptr<PinnedRing> loss_ring_;
   std::unique_ptr<PinnedRing> norm_ring_;

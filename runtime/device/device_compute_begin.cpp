@@ -57,7 +57,7 @@ void DeviceCompute::Place(const RankPlan& plan, Taker& taker) {
   for (double*& of_step : norms_) of_step = take_doubles(norm_count_);
   stage_norms_ = take_doubles(most_tensors);
   clip_factor_ = reinterpret_cast<float*>(taker.Take(sizeof(float)));
-  for (double*& loss : losses_) loss = take_doubles(1);
+  loss_ = take_doubles(1);
 }
 
 /// Whatever the stage will ask for, once, on zeros: a library loads what it has not used yet, and
@@ -86,8 +86,7 @@ void DeviceCompute::Rehearse(StageState& state) {
   std::byte* const weights = state.weights.front();
   std::byte* const activation = state.activations.front();
   stage.Begin(stream, state.optimizer, scratch_);
-  stage.Forward(stream, weights, tokens.tokens, in, tokens.targets, activation, out,
-                losses_.front());
+  stage.Forward(stream, weights, tokens.tokens, in, tokens.targets, activation, out, loss_);
   stage.Backward(stream, weights, activation, tokens.tokens, tokens.targets, in, scale_, out,
                  gradients);
   if (!state.kept.empty()) {

@@ -31,6 +31,13 @@ CollectiveLibrary& NcclOf(DeviceBackend& backend) {
   return *library;
 }
 
+void CheckGraphs(const DeviceRun& run) {
+  if (!run.graphs || run.transport == DeviceTransport::kLocal) return;
+  throw Error(
+      "--cuda-graphs on: goes with --transport local only: a graph takes memory of the GPU when it "
+      "is made, which may wait for NCCL's receives, and those for other ranks");
+}
+
 /// The most bytes that a summand of each group has, on whatever rank.
 std::vector<size_t> SummandBytes(const Program& program, const TrainingOptions& options) {
   using Purpose = CollectiveGroup::Purpose;
@@ -126,7 +133,7 @@ class DeviceThreads : public Backends {
 
   std::unique_ptr<TrainingCompute> MakeCompute(const RankPlan& plan, OnUpdate on_update) override {
     return std::make_unique<DeviceCompute>(
-        plan, options_, run_.precision, program_.schedule().microbatches, corpus_,
+        plan, options_, run_.precision, run_.graphs, program_.schedule().microbatches, corpus_,
         *clock_of_[static_cast<size_t>(plan.rank)], StagesOf(backend_), std::move(on_update));
   }
   std::unique_ptr<Transport> MakeTransport(int rank) override {
@@ -219,7 +226,7 @@ class DeviceProcess : public Backends {
         clock_(*device_, link.control()) {}
 
   std::unique_ptr<TrainingCompute> MakeCompute(const RankPlan& plan, OnUpdate on_update) override {
-    return std::make_unique<DeviceCompute>(plan, options_, run_.precision,
+    return std::make_unique<DeviceCompute>(plan, options_, run_.precision, run_.graphs,
                                            program_.schedule().microbatches, corpus_, clock_,
                                            StagesOf(backend_), std::move(on_update));
   }
@@ -244,6 +251,7 @@ class DeviceProcess : public Backends {
 }  // namespace
 
 OpenBackends OnDevices(DeviceBackend& backend, const DeviceRun& run) {
+  CheckGraphs(run);
   return [&backend, run](const Program& program, const TrainingOptions& options,
                          const Corpus& corpus, RunControl& control) {
     return std::make_unique<DeviceThreads>(program, options, corpus, control, backend, run);
@@ -252,6 +260,7 @@ OpenBackends OnDevices(DeviceBackend& backend, const DeviceRun& run) {
 
 OpenProcessBackends OnDeviceOfProcess(DeviceBackend& backend, const DeviceRun& run,
                                       int local_rank) {
+  CheckGraphs(run);
   return [&backend, run, local_rank](const Program& program, const TrainingOptions& options,
                                      const Corpus& corpus, ProcessLink& link, int free_tag) {
     return std::make_unique<DeviceProcess>(program, options, corpus, link, free_tag, backend, run,

@@ -18,6 +18,9 @@ enum class DeviceTransport : uint8_t {
 struct DeviceRun {
   StagePrecision precision = StagePrecision::kBfloat16;
   DeviceTransport transport = DeviceTransport::kLocal;
+  /// Passes of stages as graphs. With kLocal only: a graph takes memory when it is made, which is
+  /// not to be had beside a receive that waits.
+  bool graphs = false;
 };
 
 /// For TrainOnThreads: the ranks of a run share the devices there are, neighbours the same one

@@ -217,6 +217,46 @@ TEST(GpuRun, TakesNothingMoreOnceARankHasBegun) {
   }
 }
 
+TEST_P(OnGpus, ReplayTheirPassesToTheLastBit) {
+  const int ranks = 2;
+  int before = 0;
+  for (const int64_t steps : {4, 8}) {
+    const Program program = Lower(GetParam(), ranks, false, steps);
+    const TrainingOptions options = Options(program);
+    const TrainingResult serial = TrainSerially(PlanOf(program), options, TestCorpus());
+    LateBackend backend(1, 19);
+    LateGpu* gpu = nullptr;
+    backend.on_open = [&](LateGpu& opened) { gpu = &opened; };
+    int captured = 0;
+    int replayed = 0;
+    TrainingOptions watched = options;
+    watched.on_final_weights = [&](const std::vector<StageWeights>&) {
+      captured = gpu->captured;
+      replayed = gpu->replayed;
+    };
+    const DeviceRun run{StagePrecision::kFloat32, DeviceTransport::kLocal, true};
+    ExpectSame(TrainOnThreads(program, watched, TestCorpus(), OnDevices(backend, run), {}), serial);
+    int64_t passes = 0;
+    for (const auto& body : program.schedule().body) {
+      for (const Action& action : body) {
+        passes += HasMicrobatch(action.kind) ? 1 : 0;
+      }
+    }
+    EXPECT_EQ(replayed, passes * steps);
+    // Buffers take turns, so whole steps bring the same pointers again.
+    EXPECT_TRUE(before == 0 || captured == before) << before << ", then " << captured;
+    EXPECT_LT(captured, passes * 4);
+    before = captured;
+  }
+}
+
+TEST(GpuFailure, OfGraphsOverNcclIsSaid) {
+  LateBackend backend(2, 3);
+  const DeviceRun run{StagePrecision::kFloat32, DeviceTransport::kNccl, true};
+  EXPECT_THROW(OnDevices(backend, run), Error);
+  EXPECT_THROW(OnDeviceOfProcess(backend, run, 0), Error);
+}
+
 TEST(GpuRun, OpensTheMemoryOfNeighboursOnly) {
   const Program program = Lower("1f1b", 4);
   LateBackend backend(4, 2);

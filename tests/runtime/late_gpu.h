@@ -41,7 +41,8 @@ class LateMachine {
   struct Queue {
     LateMachine* machine = nullptr;
     std::deque<Work> work;
-    uint64_t rest = 0;  // turns for which it does nothing
+    std::vector<Work>* recorded = nullptr;  // where work goes that is captured
+    uint64_t rest = 0;                      // turns for which it does nothing
   };
 
   Stream NewStream() {
@@ -55,9 +56,16 @@ class LateMachine {
   void Enqueue(Stream stream, Work work) {
     {
       const std::lock_guard lock(mutex_);
-      static_cast<Queue*>(stream)->work.push_back(std::move(work));
+      auto* const queue = static_cast<Queue*>(stream);
+      if (queue->recorded != nullptr) return queue->recorded->push_back(std::move(work));
+      queue->work.push_back(std::move(work));
     }
     changed_.notify_all();
+  }
+  /// Work that the stream is given from now on goes there, until it is null again.
+  void Record(Stream stream, std::vector<Work>* to) {
+    const std::lock_guard lock(mutex_);
+    static_cast<Queue*>(stream)->recorded = to;
   }
   void Do(Stream stream, std::function<void()> work) {
     Enqueue(stream, [work = std::move(work)] {
@@ -68,11 +76,18 @@ class LateMachine {
   }
   /// Waits for all that the stream has been given.
   void Finish(Stream stream) {
+    ExpectNoCapture("waited for");
     std::atomic<bool> done{false};
     Do(stream, [&] { done = true; });
     while (!done) std::this_thread::yield();
   }
+  /// What a thread that captures must not do.
+  static void ExpectNoCapture(const char* what) {
+    EXPECT_FALSE(captures) << "something is " << what << " while work is captured";
+  }
+  inline static thread_local bool captures = false;
   bool Idle(Nanoseconds patience) {
+    ExpectNoCapture("waited for");
     const auto end = std::chrono::steady_clock::now() + patience;
     std::unique_lock lock(mutex_);
     while (std::any_of(queues_.begin(), queues_.end(),
@@ -133,7 +148,10 @@ class LateGpu : public ComputeDevice {
  public:
   LateGpu(LateMachine& machine, int ordinal, bool reaches_others)
       : machine_(machine), ordinal_(ordinal), reaches_others_(reaches_others) {}
-  ~LateGpu() override { EXPECT_TRUE(memory_.empty()) << "memory is left"; }
+  ~LateGpu() override {
+    EXPECT_TRUE(memory_.empty()) << "memory is left";
+    EXPECT_TRUE(graphs_.empty()) << "graphs are left";
+  }
 
   std::string name() const override { return "late GPU " + std::to_string(ordinal_); }
   void MakeCurrent() override {}
@@ -144,18 +162,21 @@ class LateGpu : public ComputeDevice {
   void FreePinned(void* memory) noexcept override { FreeMemory(memory, pinned_); }
   Stream NewStream(bool) override {
     EXPECT_FALSE(sealed) << "a stream is made";
+    LateMachine::ExpectNoCapture("taken");
     return machine_.NewStream();
   }
   void FreeStream(Stream) noexcept override {}
 
   DeviceMark NewMark() override {
     EXPECT_FALSE(sealed) << "a mark is made";
+    LateMachine::ExpectNoCapture("taken");
     const std::lock_guard lock(mutex_);
     marks_.push_back(std::make_shared<Mark>());
     return marks_.back().get();
   }
   void FreeMark(DeviceMark) noexcept override {}
   void Record(DeviceMark mark, Stream stream) override {
+    LateMachine::ExpectNoCapture("marked");
     auto* const m = static_cast<Mark*>(mark);
     const int64_t number = ++m->recorded;
     machine_.Enqueue(stream, [m, number] {
@@ -165,12 +186,14 @@ class LateGpu : public ComputeDevice {
     });
   }
   void WaitFor(Stream stream, DeviceMark mark) override {
+    LateMachine::ExpectNoCapture("waited for");
     if (forgets && forgets(stream)) return;
     auto* const m = static_cast<Mark*>(mark);
     const int64_t number = m->recorded;
     machine_.Enqueue(stream, [m, number] { return m->reached >= number; });
   }
   bool Reached(DeviceMark mark) override {
+    LateMachine::ExpectNoCapture("asked for");
     if (broken) throw Error(name() + ": an illegal memory access was encountered");
     const auto* const m = static_cast<Mark*>(mark);
     return m->reached >= m->recorded;
@@ -201,6 +224,36 @@ class LateGpu : public ComputeDevice {
   size_t SquaredNormScratch(int64_t count) const override {
     return static_cast<size_t>(count / 100 + 1) * sizeof(double);
   }
+  void BeginCapture(Stream stream) override {
+    LateMachine::ExpectNoCapture("captured");
+    LateMachine::captures = true;
+    recording_ = std::make_unique<Graph>();
+    machine_.Record(stream, recording_.get());
+  }
+  DeviceGraph EndCapture(Stream stream) override {
+    EXPECT_FALSE(sealed) << "a graph is made";
+    DropCapture(stream);
+    const std::lock_guard lock(mutex_);
+    ++captured;
+    return graphs_.emplace_back(std::move(recording_)).get();
+  }
+  void DropCapture(Stream stream) noexcept override {
+    EXPECT_TRUE(LateMachine::captures);
+    LateMachine::captures = false;
+    machine_.Record(stream, nullptr);
+  }
+  void Replay(Stream stream, DeviceGraph graph) override {
+    ++replayed;
+    for (const LateMachine::Work& work : *static_cast<Graph*>(graph))
+      machine_.Enqueue(stream, work);
+  }
+  void FreeGraph(DeviceGraph graph) noexcept override {
+    const std::lock_guard lock(mutex_);
+    EXPECT_EQ(std::erase_if(graphs_, [&](const auto& one) { return one.get() == graph; }), 1U);
+  }
+  std::atomic<int> captured{0};
+  std::atomic<int> replayed{0};
+
   bool Reaches(const ComputeDevice& other) override {
     const std::lock_guard lock(mutex_);
     const bool first = opened_.insert(static_cast<const LateGpu&>(other).ordinal_).second;
@@ -224,8 +277,10 @@ class LateGpu : public ComputeDevice {
     std::atomic<Nanoseconds> time{Nanoseconds{0}};
   };
   using Memory = std::map<const std::byte*, size_t>;
+  using Graph = std::vector<LateMachine::Work>;
 
   void* NewMemory(size_t bytes, Memory& all) {
+    LateMachine::ExpectNoCapture("taken");
     EXPECT_FALSE(sealed) << bytes << " bytes are allocated";
     const size_t rounded = (bytes + 255) / 256 * 256;
     auto* const memory = static_cast<std::byte*>(std::aligned_alloc(256, rounded));
@@ -254,6 +309,8 @@ class LateGpu : public ComputeDevice {
   Memory memory_;
   Memory pinned_;
   std::set<int> opened_;
+  inline static thread_local std::unique_ptr<Graph> recording_;
+  std::vector<std::unique_ptr<Graph>> graphs_;
   std::vector<std::shared_ptr<Mark>> marks_;
 };
 

@@ -43,7 +43,7 @@ script bin/python3 'case $1 in -c | *gpt2_torch.py) exit 1 ;; esac; PATH=${PATH#
 run 0 --build "$work/build"
 for what in 'kernels against' 'stages against' 'compute-sanitizer memcheck' 'compute-sanitizer racecheck' \
   'gpipe 1f1b 2bw zb-h1 on 1, 2, 4 ranks, fp32' 'NCCL to itself on one GPU' 'GPT-2 124M, bf16' \
-  'GPT-2 1.5B, bf16' 'predicted from 1f1b'; do
+  'GPT-2 1.5B, bf16' 'predicted from 1f1b' 'CUDA graphs'; do
   has "^$what.* ok "
 done
 has '^PyTorch, GPT-2 124M +skipped +not installed'
@@ -53,7 +53,7 @@ has '^1 × NVIDIA Imitation, '
 python3 -c '
 import json, sys
 rows = json.load(open(sys.argv[1]))["rows"]
-assert len(rows) == 12 and all(row["result"] in ("ok", "skipped") for row in rows), rows' \
+assert len(rows) == 13 and all(row["result"] in ("ok", "skipped") for row in rows), rows' \
   "$work/files/table.json" 2>>"$work/out" || fail 'table.json'
 [[ -e $work/files/gpt2-124M.json ]] || fail 'no JSON of the runs'
 
@@ -73,6 +73,15 @@ sed -i 's|cp "\(.*\)weights" "$2"|cp "\1weights" "$2"; [[ $2 == *cuda-* ]] \&\& 
   "$work/build/pipelag"
 run 1 --build "$work/build"
 has '^1f1b on 2 ranks, fp32 +FAILED +weights 1.00e.00'
+cp "$work/good" "$work/build/pipelag"
+
+# A build that does not start here, and one whose CUDA does not.
+script build/pipelag 'echo "pipelag: error while loading shared libraries: libdnnl.so.2: cannot open"; exit 127'
+run 1 --build "$work/build"
+has 'pipelag list +FAILED +pipelag: error while loading shared libraries: libdnnl.so.2'
+script build/pipelag 'echo "  cuda     no GPU was found: CUDA cannot be loaded: libcublasLt.so.13: cannot open"'
+run 1 --build "$work/build"
+has 'pipelag list +FAILED +no GPU was found: CUDA cannot be loaded: libcublasLt.so.13'
 cp "$work/good" "$work/build/pipelag"
 
 # What does not end costs its own part; what comes behind it has what time is left.

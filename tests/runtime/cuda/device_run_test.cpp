@@ -69,6 +69,13 @@ TEST(EmulatedRun, IsTheSerialReferencesWithinRounding) {
       EXPECT_TRUE(digest.empty() || device.weights_sha256 == digest);
       digest = device.weights_sha256;
     }
+    EmulatedBackend replayed_on(1, 6);
+    const TrainingResult replayed =
+        TrainOnThreads(program, options, corpus,
+                       OnDevices(replayed_on, {StagePrecision::kFloat32, DeviceTransport::kLocal,
+                                               /*graphs=*/true}),
+                       {});
+    EXPECT_EQ(replayed.weights_sha256, digest);
     EmulatedBackend backend(1, 6);
     const DeviceRun run{StagePrecision::kBfloat16, DeviceTransport::kLocal};
     const TrainingResult device =
