@@ -21,7 +21,6 @@
 #include "tools/train_once.h"
 #include "tools/trained_series.h"
 #include "tools/training_flags.h"
-#include "traces/chrome.h"
 
 namespace pipelag {
 namespace {
@@ -151,6 +150,9 @@ int RunReal(const Arguments& arguments, std::string_view backend, Wire* wire, co
       auto result = TrainOnce(serial ? nullptr : &*all[k].program, plans[k], own, corpus, outside,
                               processes, gpus);
       if (!result) continue;
+      if (!serial && !gpus.backend) {
+        all[k].memory = PlanMemory(*all[k].program, own, length.first);
+      }
       all[k].runs.push_back(std::move(*result));
       all[k].clocks = std::move(processes.clocks);
     }
@@ -175,7 +177,7 @@ int RunReal(const Arguments& arguments, std::string_view backend, Wire* wire, co
   }
   std::optional<Costs> costs;
   if (prediction) costs = prediction->Predict(all, warm_up);
-  if (!trace.empty()) WriteFile(trace, ToChrome(all.front().typical().trace));
+  if (!trace.empty()) WriteFile(trace, MeasuredTrace(all.front()));
   if (!loss.empty()) WriteLosses(loss, all);
   if (!folder.empty()) WriteFolder(folder, all, costs ? &*costs : nullptr);
   if (!json) {

@@ -16,6 +16,12 @@
 namespace pipelag {
 namespace {
 
+/// Empty: not known.
+std::vector<RankMemory> MemoryOf(const Series& series) {
+  if (!series.memory) return {};
+  return MemoryOverTime(series.typical().trace, series.memory->sizes, series.memory->standing);
+}
+
 RunResult ResultOf(const Series& series) {
   const TrainingResult& run = series.typical();
   RunResult result;
@@ -26,6 +32,7 @@ RunResult ResultOf(const Series& series) {
   result.replicas = has_ranks ? series.program->schedule().replicas : 1;
   result.metrics = series.summary.metrics;
   result.versions = MeasuredVersions(run.trace);
+  result.memory = MemoryOf(series);
   Explain(result);
   return result;
 }
@@ -71,12 +78,17 @@ std::string Table(const std::vector<Series>& all) {
 
 }  // namespace
 
+std::string MeasuredTrace(const Series& series) {
+  const std::vector<RankMemory> memory = MemoryOf(series);
+  return ToChrome(series.typical().trace, {.memory = memory.empty() ? nullptr : &memory});
+}
+
 void WriteFolder(const std::filesystem::path& folder, const std::vector<Series>& all,
                  const Costs* costs) {
   std::vector<std::pair<std::string, const Trace*>> labelled;
   for (const Series& series : all) {
     labelled.emplace_back(series.name + " measured", &series.typical().trace);
-    WriteFile(folder / (series.name + ".measured.json"), ToChrome(series.typical().trace));
+    WriteFile(folder / (series.name + ".measured.json"), MeasuredTrace(series));
     if (!series.simulated) continue;
     labelled.emplace_back(series.name + " simulated", &series.simulated->trace);
     WriteFile(folder / (series.name + ".simulated.json"), ToChrome(series.simulated->trace));

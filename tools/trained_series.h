@@ -11,6 +11,7 @@
 #include "models/costs.h"
 #include "models/schedule/program.h"
 #include "runtime/data/corpus.h"
+#include "runtime/planned_memory.h"
 #include "runtime/processes/train.h"
 #include "runtime/training.h"
 #include "sim/simulator.h"
@@ -25,10 +26,14 @@ struct Series {
   std::vector<TrainingResult> runs;
   SeriesSummary summary;
   std::optional<Simulation> simulated;
-  std::vector<ClockOffset> clocks;  ///< of processes, in the last run
+  std::vector<ClockOffset> clocks;        ///< of processes, in the last run
+  std::optional<PlannedMemory> memory{};  ///< of ranks on the processor
 
   const TrainingResult& typical() const { return runs[summary.typical]; }
 };
+
+/// Of the typical run, with its memory where that is known.
+std::string MeasuredTrace(const Series& series);
 
 /// Chrome traces, each by itself and all side by side; `costs`: null if nothing was predicted.
 void WriteFolder(const std::filesystem::path& folder, const std::vector<Series>& all,

@@ -1,15 +1,16 @@
-// The worker over devices that are late and over backends that fail.
+// The worker over devices that are late; what holds it up, and what it refuses.
 #include "runtime/executor.h"
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
 
 #include "models/schedule/generators.h"
-#include "runtime/cpu/threads.h"
+#include "runtime/cpu/local_transport.h"
 #include "runtime/data/grammar.h"
-#include "runtime/serial.h"
+#include "tests/runtime/agreed.h"
 #include "tests/runtime/fake_device.h"
 
 namespace pipelag {
@@ -160,105 +161,24 @@ TEST(Clipping, Of2BWHoldsUpNobodyButTheUpdate) {
   }
 }
 
-/// Throws at the n-th task of one rank.
-class FailingCompute : public Compute {
- public:
-  FailingCompute(Compute& inner, int countdown) : inner_(inner), countdown_(countdown) {}
-  std::byte* MessageBuffer(int lane, int index) override {
-    return inner_.MessageBuffer(lane, index);
-  }
-  std::span<float> GradientBuffer(int stage, int index) override {
-    return inner_.GradientBuffer(stage, index);
-  }
-  std::span<float> SharedGradient(int stage, int index) override {
-    return inner_.SharedGradient(stage, index);
-  }
-  EventPtr Start(const ComputeTask& task, std::span<const EventPtr> after) override {
-    if (countdown_-- == 0) {
-      throw Error(fmt::format("the power went off at {}{}", KindName(task.action.kind),
-                              task.action.microbatch));
-    }
-    return inner_.Start(task, after);
-  }
-
- private:
-  Compute& inner_;
-  int countdown_;
-};
-
-TEST(Failure, OfAnyRankAtAnyActionEndsTheRunWithItsOwnMessage) {
-  TrainingOptions options = Options(4);
-  options.deadline = std::chrono::hours(24);  // never what ends the run
-  for (const auto& [schedule, m] :
-       {std::pair("1f1b", 4), {"2bw", 4}, {"zb-h1", 4}, {"dualpipe", 8}}) {
-    const Program program = Lower(schedule, 4, m);
-    for (int failing = 0; failing < 4; ++failing) {
-      for (const int at : {0, 1, 7, 20, 53}) {
-        std::unique_ptr<FailingCompute> compute;
-        try {
-          TrainOnThreads(program, options, TestCorpus(),
-                         [&](int rank, RankBackend inner, RunControl&) {
-                           if (rank != failing) return inner;
-                           compute = std::make_unique<FailingCompute>(*inner.compute, at);
-                           return RankBackend{compute.get(), inner.transport};
-                         });
-          FAIL() << "rank " << failing << " at " << at;
-        } catch (const Error& error) {
-          const std::string text = error.what();
-          const size_t place = text.find(": the power went off at ");
-          EXPECT_EQ(text.find(fmt::format("rank {} at ", failing)), 0u) << text;
-          ASSERT_NE(place, std::string::npos) << text;
-          // The action in front is the one that it went off at.
-          const std::string before = text.substr(0, place);
-          EXPECT_TRUE(before.ends_with(text.substr(place + 24))) << text;
-        }
-      }
-    }
-  }
-}
-
-/// Loses the n-th send.
-class LossyTransport : public Transport {
- public:
-  LossyTransport(Transport& inner, const RunControl& control, int countdown)
-      : inner_(inner), control_(control), countdown_(countdown) {}
-  EventPtr Post(const Transfer& transfer, std::span<const EventPtr> after) override {
-    if (transfer.send && countdown_-- == 0) return std::make_shared<LateEvent>(control_);
-    return inner_.Post(transfer, after);
-  }
-  EventPtr PostAllReduce(int group, std::span<double> values,
-                         std::span<const EventPtr> after) override {
-    return inner_.PostAllReduce(group, values, after);
-  }
-  EventPtr PostGradientSum(int group, const std::vector<GradientPart>& parts,
-                           std::span<const EventPtr> after) override {
-    return inner_.PostGradientSum(group, parts, after);
-  }
-
- private:
-  Transport& inner_;
-  const RunControl& control_;
-  int countdown_;
-};
-
-TEST(Failure, LostMessageEndsAtTheDeadlineAndSaysWhoWaitsForWhom) {
-  const Program program = Lower("1f1b", 3, 4);
-  TrainingOptions options = Options(3);
-  options.deadline = std::chrono::milliseconds(300);
-  std::unique_ptr<LossyTransport> transport;
-  try {
-    TrainOnThreads(program, options, TestCorpus(),
-                   [&](int rank, RankBackend inner, RunControl& control) {
-                     if (rank != 0) return inner;
-                     transport = std::make_unique<LossyTransport>(*inner.transport, control, 23);
-                     return RankBackend{inner.compute, transport.get()};
-                   });
-    FAIL();
-  } catch (const Error& error) {
-    const std::string text = error.what();
-    EXPECT_NE(text.find("waits for"), std::string::npos) << text;
-    EXPECT_NE(text.find("nothing came within 300.00 ms"), std::string::npos) << text;
-  }
+// Or what the matrix runs over would hold up nothing.
+TEST(SynchronousSend, ReturnsOnlyWhenItIsReceived) {
+  const Program program = Lower("1f1b", 2, 2);
+  const RunControl control(std::chrono::milliseconds(200));
+  LocalHub hub(program, control);
+  const std::unique_ptr<Transport> sender = hub.End(0);
+  const std::unique_ptr<Transport> receiver = hub.End(1);
+  SynchronousTransport synchronous(*sender);
+  const int lane = program.ProducedLane(ActionKind::kForward, 0);
+  std::byte sent{7};
+  std::byte received{};
+  EXPECT_THAT(ReasonOf([&] {
+                synchronous.Post({lane, true, &sent, 1}, {});
+              }),
+              testing::HasSubstr("rank 0 waits for rank 1 to take F number 0"));
+  // That one is still under way.
+  EXPECT_TRUE(receiver->Post({lane, false, &received, 1}, {})->Happened());
+  EXPECT_EQ(received, sent);
 }
 
 TEST(Refusal, SaysWhyAScheduleCannotRun) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 
 #include "models/schedule/generators.h"
 #include "runtime/cpu/threads.h"
@@ -309,6 +310,31 @@ TEST(Measured, TraceTellsVersionsAndEveryAction) {
   }
   EXPECT_EQ(computes, 3 * kSteps * (2 * kMicrobatches + 1));
   EXPECT_EQ(transfers, 2 * 4 * kSteps * kMicrobatches / 1);
+}
+
+TEST(Measured, WaitsAreForMessagesAndLieBetweenActions) {
+  for (const int ranks : {1, 3}) {
+    const Program program = Lower("1f1b", ranks);
+    const Trace trace = TrainOnThreads(program, Options("sgd", ranks), TestCorpus()).trace;
+    std::map<int, Nanoseconds> free;
+    for (const Span& span : trace.spans) {
+      if (!OnComputeLane(span.kind)) {
+        EXPECT_EQ(span.wait.count(), 0) << SpanName(span);  // moving is no waiting
+        continue;
+      }
+      const bool takes = (span.kind == ActionKind::kForward && span.rank > 0) ||
+                         (span.kind == ActionKind::kBackward && span.rank < ranks - 1);
+      EXPECT_GE(span.wait.count(), 0) << SpanName(span);
+      EXPECT_TRUE(takes || span.wait.count() == 0) << SpanName(span);
+      if (const auto before = free.find(span.rank); before != free.end()) {
+        EXPECT_LE(span.wait, span.start - before->second) << SpanName(span);
+      } else {
+        EXPECT_EQ(span.wait.count() > 0, takes) << SpanName(span);
+      }
+      free[span.rank] = span.end;
+    }
+    EXPECT_EQ(free.size(), static_cast<size_t>(ranks));
+  }
 }
 
 TEST(Loss, FallsTowardsTheEntropyOfTheText) {

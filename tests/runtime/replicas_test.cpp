@@ -11,14 +11,11 @@
 
 #include "models/schedule/generators.h"
 #include "models/schedule/replicate.h"
-#include "runtime/cpu/threads.h"
 #include "runtime/data/grammar.h"
-#include "runtime/serial.h"
 #include "runtime/summation.h"
+#include "tests/runtime/agreed.h"
 #include "tests/runtime/every_schedule.h"
 #include "tests/runtime/power_cut.h"
-#include "tests/runtime/socket_pairs.h"
-#include "tests/runtime/synchronous_transport.h"
 
 namespace pipelag {
 namespace {
@@ -53,28 +50,8 @@ Program Replicated(const std::string& schedule, GeneratorOptions sizes, int repl
   return Program(Replicate(Generate(schedule, sizes), replicas), steps);
 }
 
-TrainingResult Synchronously(const Program& program, const TrainingOptions& options) {
-  std::vector<std::unique_ptr<SynchronousTransport>> transports;
-  return TrainOnThreads(program, options, TestCorpus(), [&](int, RankBackend inner, RunControl&) {
-    transports.push_back(std::make_unique<SynchronousTransport>(*inner.transport));
-    return RankBackend{inner.compute, transports.back().get()};
-  });
-}
-
-void ExpectSame(const TrainingResult& run, const TrainingResult& serial) {
-  EXPECT_FALSE(serial.diverged);
-  EXPECT_EQ(run.weights_sha256, serial.weights_sha256);
-  EXPECT_EQ(run.step_losses, serial.step_losses);
-  EXPECT_EQ(run.validation_loss, serial.validation_loss);
-  EXPECT_EQ(run.trace.tokens_per_step, serial.trace.tokens_per_step);
-}
-
 TrainingResult Agreed(const Program& program, const TrainingOptions& options) {
-  TrainingResult serial = TrainSerially(PlanOf(program), options, TestCorpus());
-  ExpectSame(TrainOnThreads(program, options, TestCorpus()), serial);
-  ExpectSame(TrainOnSocketPairs(program, options, TestCorpus()), serial);
-  ExpectSame(Synchronously(program, options), serial);
-  return serial;
+  return Agreed(program, options, TestCorpus());
 }
 
 class Replicas : public testing::TestWithParam<std::string> {};

@@ -2,12 +2,13 @@
 // what it leaves behind, logs and shows meanwhile.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "tests/tools/command.h"
+#include "tests/tools/launched.h"
 
 namespace pipelag {
 namespace {
@@ -45,6 +46,29 @@ TEST(Checkpoint, KilledAtAnyMomentGoesOnToTheSameWeights) {
     EXPECT_EQ(last.at("weights_sha256"), whole);
     EXPECT_GT(last.at("first_step"), 20);
   }
+}
+
+TEST(Checkpoint, OfProcessesGoesOnWhicheverOfThemIsKilled) {
+  const Workplace place;
+  const std::string way = "--schedule 2bw --ranks 3 --correction error-feedback --steps 400 ";
+  const std::string whole = Digest(place.Pipelag(Command(way)));
+  std::string run = way + "--backend mpi --checkpoint ck --checkpoint-every 2 --keep-last 2 ";
+  std::ptrdiff_t lines = 20;
+  for (const size_t victim : {1u, 2u, 0u}) {
+    std::vector<Started> started = StartAll(place, 3, Command(run + "--log log"));
+    WaitForLines(place, "log", lines);
+    ASSERT_EQ(kill(started[victim].process(), SIGKILL), 0);
+    const std::vector<Outcome> outcomes = FinishAll(started);
+    for (size_t rank = 0; rank < outcomes.size(); ++rank) {
+      EXPECT_EQ(outcomes[rank].exit_code, rank == victim ? -SIGKILL : 2);
+    }
+    if (lines == 20) run += "--resume ck ";
+    lines += 40;
+  }
+  std::vector<Started> last = StartAll(place, 3, Command(run));
+  const nlohmann::json json = Json(FinishAll(last)[0]);
+  EXPECT_EQ(json.at("weights_sha256"), whole);
+  EXPECT_GT(json.at("first_step"), 20);
 }
 
 TEST(Checkpoint, IsTakenUpByOtherRanksAndSchedules) {

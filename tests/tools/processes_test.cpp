@@ -1,18 +1,13 @@
-// Ranks that are processes, started as launchers start them.
+// Ranks that are processes: what they come to, and how they end when one of them does.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
-#include <thread>
 
-#include "tests/tools/command.h"
+#include "tests/tools/launched.h"
 
 namespace pipelag {
 namespace {
@@ -24,46 +19,10 @@ using testing::HasSubstr;
 constexpr const char* kNetwork =
     " --layers 4 --hidden 16 --heads 2 --sequence 16 --microbatch-size 2 --microbatches 4";
 
-/// Free a moment ago, and nobody is given it again so soon.
-int FreePort() {
-  const int listener = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in at{};
-  at.sin_family = AF_INET;
-  EXPECT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&at), sizeof at), 0);
-  socklen_t size = sizeof at;
-  EXPECT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&at), &size), 0);
-  close(listener);
-  return ntohs(at.sin_port);
-}
-
-std::vector<Started> StartAll(const Workplace& place, int ranks, const std::string& command) {
-  const std::string port = fmt::format("PIPELAG_PORT={}", FreePort());
-  std::vector<Started> started;
-  for (int rank = 0; rank < ranks; ++rank) {
-    started.push_back(
-        place.Start(command, {fmt::format("RANK={}", rank), fmt::format("WORLD_SIZE={}", ranks),
-                              "MASTER_ADDR=localhost", port}));
-  }
-  return started;
-}
-
-std::vector<Outcome> FinishAll(std::vector<Started>& started) {
-  std::vector<Outcome> outcomes;
-  for (Started& one : started) outcomes.push_back(one.Finish());
-  return outcomes;
-}
-
 class Processes : public testing::Test {
  protected:
   /// Until the run that logs there is well under way.
-  void WaitForSteps(const std::string& log) const {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while (std::chrono::steady_clock::now() < end) {
-      const std::string lines = place_.Read(log);
-      if (std::count(lines.begin(), lines.end(), '\n') > 3) return;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-  }
+  void WaitForSteps(const std::string& log) const { WaitForLines(place_, log, 3); }
 
   Workplace place_;
 };
@@ -248,52 +207,6 @@ TEST_F(Processes, SayWhatIsWrongWithTheirStart) {
           .Finish();
   EXPECT_EQ(replicas.exit_code, 2);
   EXPECT_THAT(replicas.err, HasSubstr("WORLD_SIZE is 4, but --ranks 2 times --replicas 3 is 6"));
-}
-
-class Mpi : public Processes {
- protected:
-  void SetUp() override {
-    if (place_.StartProgram({"sh", "-c", "mpirun --version"}, {}).Finish().exit_code != 0) {
-      GTEST_SKIP() << "mpirun is not installed";
-    }
-  }
-
-  Outcome Run(int ranks, const std::string& command) {
-    return place_
-        .StartProgram({"sh", "-c",
-                       fmt::format("exec mpirun --oversubscribe -n {} {} {}", ranks, PIPELAG_BINARY,
-                                   command)},
-                      // What Open MPI itself never frees is none of ours.
-                      {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-                       "ASAN_OPTIONS=detect_leaks=0"})
-        .Finish();
-  }
-};
-
-TEST_F(Mpi, EndsWithTheWeightsOfThreads) {
-  const std::string run =
-      std::string("run --schedule 1f1b,2bw --ranks 2 --steps 3 --clip-norm 0.5 --format json") +
-      kNetwork;
-  const json threads = Json(place_.Pipelag(run)).at("results");
-  const json processes = Json(Run(2, run + " --backend mpi")).at("results");
-  for (size_t i = 0; i < threads.size(); ++i) {
-    EXPECT_EQ(processes[i].at("weights_sha256"), threads[i].at("weights_sha256"));
-  }
-}
-
-TEST_F(Mpi, OfReplicasEndsWithTheWeightsOfThreads) {
-  const std::string run =
-      std::string("run --schedule 2bw --ranks 1 --replicas 3 --steps 3 --format json") + kNetwork;
-  const json threads = Json(place_.Pipelag(run));
-  EXPECT_EQ(Json(Run(3, run + " --backend mpi")).at("weights_sha256"),
-            threads.at("weights_sha256"));
-}
-
-TEST_F(Mpi, RefusesAnotherNumberOfRanks) {
-  const Outcome outcome =
-      Run(2, std::string("run --schedule 1f1b --ranks 3 --backend mpi") + kNetwork);
-  EXPECT_EQ(outcome.exit_code, 2);
-  EXPECT_THAT(outcome.err, HasSubstr("there are 2 processes, but 1f1b has 3 ranks"));
 }
 
 }  // namespace

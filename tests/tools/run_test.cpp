@@ -97,7 +97,8 @@ TEST(Run, TrainsALlamaThatAJobFileDescribes) {
 
 TEST(Run, ReportsWhatTheContractNames) {
   const Workplace place;
-  const nlohmann::json json = Trained(place, "--schedule 2bw --ranks 2 --microbatches 4");
+  const nlohmann::json json =
+      Trained(place, "--schedule 2bw --ranks 2 --microbatches 4 --trace trace.json");
   for (const char* key :
        {"schedule", "ranks", "stages", "microbatches", "steps", "makespan_ns", "step_time_ns",
         "step_time_exact", "bubble", "per_stage", "per_rank", "tokens_per_s", "final_loss",
@@ -107,6 +108,15 @@ TEST(Run, ReportsWhatTheContractNames) {
   for (const auto& stage : json.at("per_stage")) EXPECT_EQ(stage.at("gradient_delay"), 1);
   EXPECT_EQ(json.at("per_rank").size(), 2u);
   EXPECT_EQ(json.at("per_rank")[0].at("peak_in_flight"), 2);
+  for (const auto& rank : json.at("memory")) {
+    EXPECT_EQ(rank.at("stash_bytes"), rank.at("weights_bytes"));
+    EXPECT_GT(rank.at("peak_activations_bytes"), 0);
+  }
+  // Each as it changes.
+  const std::string trace = place.Read("trace.json");
+  for (const char* counter : {"memory", "activations in flight", "weight version of stage 1"}) {
+    EXPECT_NE(trace.find(std::string(R"("ph":"C","name":")") + counter), std::string::npos);
+  }
   EXPECT_GT(json.at("tokens_per_s").get<double>(), 0);
 }
 
