@@ -94,6 +94,13 @@ void DeviceCompute::Rehearse(StageState& state) {
     stage.BackwardInput(stream, weights, activation, tokens.targets, in, scale_, out, kept);
     stage.BackwardWeight(stream, activation, tokens.tokens, kept, scale_, gradients);
   }
+  stage.JoinTied(stream, gradients);
+  stage.SquaredNorms(stream, gradients, stage_norms_);
+  if (options_.clip_norm) {
+    device_.Fill(stream, norms_.front(), 0, norm_count_ * sizeof(double));
+    stage.ClipFactor(stream, norms_.front(), static_cast<int>(norm_count_), *options_.clip_norm,
+                     clip_factor_);
+  }
   stage.Update(stream, gradients, weights, weights, 0, 1, weights, nullptr);
 }
 

@@ -9,6 +9,10 @@
 namespace pipelag {
 namespace {
 
+/// A GPU has 32 queues for its streams, and streams that share one wait for each other's receives.
+/// Some are for computing, for the clock and for NCCL itself.
+constexpr size_t kMostStreams = 26;
+
 struct Part {
   size_t begin = 0;
   size_t end = 0;
@@ -78,8 +82,34 @@ std::vector<Communicators::Member> NcclTransport::Members() const {
 }
 
 void NcclTransport::Open() {
+  clock_.device().MakeCurrent();
   for (size_t g = 0; g < program_.schedule().groups.size(); ++g) TakeScratch(static_cast<int>(g));
-  communicators_.Open(Members(), others_);
+  if (!scratch_.empty()) Rehearse(scratch_.begin()->second);
+  const std::vector<Communicators::Member> members = Members();
+  if (members.size() > kMostStreams) {
+    throw Error(
+        fmt::format("--transport nccl: rank {} has {} lanes and groups, and a GPU queues for {} "
+                    "beside computing",
+                    rank_, members.size(), kMostStreams));
+  }
+  communicators_.Open(members, others_);
+}
+
+/// The kernels of sums, once: what is loaded when it is first used may wait for all that runs.
+void NcclTransport::Rehearse(const GroupScratch& scratch) {
+  ComputeDevice& device = clock_.device();
+  const TimedStream stream(clock_, false);
+  auto* const doubles = reinterpret_cast<double*>(scratch.parts());
+  auto* const floats = reinterpret_cast<float*>(scratch.parts());
+  const auto stretch = std::make_shared<Stretch>(stream);
+  device.Fill(stream.get(), scratch.parts(), 0, DeviceStage::kAlignment);
+  device.Add(stream.get(), doubles, doubles, 1);
+  device.Add(stream.get(), floats, floats, 1);
+  device.SquaredNorm(stream.get(), floats, 1, scratch.norm(), doubles + 1);
+  stretch->End();
+  DeviceEvent event(control_, fmt::format("rank {} waits for its device to add", rank_));
+  event.Issue(stretch, {});
+  event.Wait();
 }
 
 void NcclTransport::TakeScratch(int group) {

@@ -69,6 +69,7 @@ class NcclTransport : public Transport {
   int NumberOf(int group) const;
   std::vector<Communicators::Member> Members() const;
   void TakeScratch(int group);
+  void Rehearse(const GroupScratch& scratch);
   template <class Value>
   EventPtr Sum(int group, std::vector<SummandsOf<Value>> members, size_t count, size_t together,
                std::span<const EventPtr> after);

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "models/schedule/generators.h"
+#include "models/schedule/replicate.h"
 #include "runtime/device/nccl_transport.h"
 #include "runtime/summation.h"
 #include "tests/runtime/late_gpu.h"
@@ -150,6 +151,15 @@ TEST(NcclTransport, KeepsGroupsSmall) {
   });
   EXPECT_LE(ring.nccl.largest_group, 128U);
   EXPECT_GT(ring.nccl.largest_group, 64U);
+}
+
+/// Streams that share a queue of the GPU would wait for each other's receives.
+TEST(NcclFailure, OfMoreGroupsThanAGpuHasQueuesIsSaid) {
+  const Schedule one = Generate("interleaved-1f1b",
+                                {.ranks = 1, .microbatches = 1, .reduction = true, .chunks = 30});
+  Ring ring(Program(Replicate(one, 2), 1));
+  const std::string reason = ring.ReasonOf([](int /*rank*/, Transport& end) { end.Open(); });
+  EXPECT_NE(reason.find("has 30 lanes and groups"), std::string::npos) << reason;
 }
 
 TEST(NcclFailure, OfARankThatNeverJoinsSaysWhoWaitsForWhom) {

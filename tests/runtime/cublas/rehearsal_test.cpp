@@ -2,7 +2,7 @@
 // while a run is under way it has been asked for before.
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <ostream>
 
 #include "models/schedule/generators.h"
 #include "runtime/cuda/cublas_products.h"
@@ -67,6 +67,10 @@ struct Rehearsed {
   bool llama;
   bool fuses;
 };
+
+void PrintTo(const Rehearsed& of, std::ostream* out) {
+  *out << of.schedule << ", " << of.ranks << " ranks, " << of.optimizer;
+}
 
 class Rehearsal : public testing::TestWithParam<Rehearsed> {};
 
