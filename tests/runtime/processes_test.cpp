@@ -248,7 +248,7 @@ class Variables {
   std::map<std::string, std::string> set_;
 };
 
-TEST(Launch, IsReadFromTorchrunsOrSlurmsVariablesWithAPortOrAFile) {
+TEST(Launch, IsReadFromTheVariablesOfLaunchersWithAPortOrAFile) {
   {
     const Variables none({});
     EXPECT_EQ(HowLaunched().by, Launched::By::kNobody);
@@ -269,6 +269,15 @@ TEST(Launch, IsReadFromTorchrunsOrSlurmsVariablesWithAPortOrAFile) {
     EXPECT_EQ(launched.by, Launched::By::kVariables);
     EXPECT_EQ(launched.size, 4);
     EXPECT_EQ(launched.port, 101);
+  }
+  // What mpirun sets, MPICH's launchers, and srun with PMIx; the last before Slurm's own.
+  const std::vector<std::map<std::string, std::string>> of_mpi = {
+      {{"OMPI_COMM_WORLD_SIZE", "2"}},
+      {{"PMI_SIZE", "2"}},
+      {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "2"}, {"PMIX_RANK", "0"}, {"MASTER_ADDR", "here"}}};
+  for (const auto& set : of_mpi) {
+    const Variables mpi(set);
+    EXPECT_EQ(HowLaunched().by, Launched::By::kMpi) << set.begin()->first;
   }
   {
     const Variables half({{"RANK", "1"}, {"MASTER_ADDR", "here"}});

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Ranks on hosts of their own: network namespaces joined by a bridge, with delay and limited
-# bandwidth. Ends with the weights of threads, and the measured run shows the delay. Exit code 77,
+# Ranks on hosts of their own: network namespaces joined by a bridge, with limited bandwidth, and
+# with delay too. Ends with the weights of threads, and the measured runs show either. Exit code 77,
 # with the reason, where namespaces are not permitted.
 # usage: hosts_test.sh PIPELAG
 set -euo pipefail
@@ -52,14 +52,27 @@ step() { grep -m1 -o '"step_time_ns": [0-9]*' "$1" | grep -o '[0-9]*$'; }
 "$pipelag" "${job[@]}" >"$work/threads"
 start near
 check near
-for i in "${!hosts[@]}"; do
-  tc -n "${hosts[$i]}" qdisc add dev eth0 root netem delay 20ms rate 100mbit 2>/dev/null ||
-    skip "hosts without delay end with the weights of threads; tc netem is not there for more"
-done
+# limit WHAT...: on every host, in place of what was there.
+limit() {
+  for host in "${hosts[@]}"; do
+    tc -n "$host" qdisc replace dev eth0 root "$@" 2>/dev/null ||
+      skip "${done_before}tc $1 is not there for more"
+  done
+}
+done_before="hosts without limits end with the weights of threads; "
+limit tbf rate 10mbit burst 16kb latency 10s
+start narrow
+check narrow
+# A step sends 6 messages of 4 sequences of 32 tokens of 64 floats over every link, each way.
+(($(step "$work/narrow.0") > 6 * 4 * 32 * 64 * 4 * 8 * 1000 / 10)) ||
+  { echo "the bandwidth does not show: $(step "$work/narrow.0") ns a step"; exit 1; }
+narrow="narrow $(step "$work/narrow.0") ns a step"
+done_before="near $(step "$work/near.0") ns and $narrow, with the weights of threads; "
+limit netem delay 20ms rate 100mbit
 start far
 check far
 # A flush step of 1F1B on three ranks waits for at least four delays one after the other.
 (($(step "$work/far.0") > $(step "$work/near.0"))) &&
   (($(step "$work/far.0") >= 4 * 20000000)) ||
   { echo "the delay does not show: $(step "$work/near.0") and $(step "$work/far.0") ns"; exit 1; }
-echo "near $(step "$work/near.0") ns, far $(step "$work/far.0") ns a step; same weights as threads"
+echo "near $(step "$work/near.0") ns, $narrow, far $(step "$work/far.0") ns; the weights of threads"
