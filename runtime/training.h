@@ -64,6 +64,9 @@ struct TrainingOptions {
   std::function<void(const StepReport&)> on_step = {};
   /// Called once with the weights that a run ends with, before their validation.
   std::function<void(const std::vector<StageWeights>&)> on_final_weights = {};
+  /// Called by another thread with the error that has stopped a run which has not ended a short
+  /// while later, as a rank is inside a long action: to end the process. Empty: it is waited for.
+  std::function<void(const std::exception_ptr& error)> end_overdue = {};
   /// The loss of final weights, stage by stage, as ValidationLoss has it; empty: on this processor.
   std::function<double(const std::vector<const float*>& stage_weights)> validation = {};
 

@@ -8,6 +8,7 @@
 #include "runtime/cpu/local_transport.h"
 #include "runtime/cpu/outcome.h"
 #include "runtime/executor.h"
+#include "runtime/overdue.h"
 
 namespace pipelag {
 namespace {
@@ -53,6 +54,7 @@ TrainingResult TrainOnThreads(const Program& program, const TrainingOptions& opt
   const Schedule& schedule = program.schedule();
   CheckFits(program, options);
   RunControl control(options.deadline);
+  const OverdueWatch overdue(control, options.end_overdue);
   if (schedule.ranks <= static_cast<int>(std::thread::hardware_concurrency())) {
     control.set_patience(std::chrono::seconds(1));
   }

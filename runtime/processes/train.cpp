@@ -5,8 +5,10 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <thread>
+#include <utility>
 
 #include "models/schedule/replicate.h"
 #include "models/schedule/slots.h"
@@ -15,6 +17,7 @@
 #include "runtime/cpu/cpu_compute.h"
 #include "runtime/cpu/outcome.h"
 #include "runtime/executor.h"
+#include "runtime/overdue.h"
 #include "runtime/past_event.h"
 #include "runtime/processes/clocks.h"
 #include "runtime/processes/loss_messages.h"
@@ -25,7 +28,7 @@
 namespace pipelag {
 namespace {
 
-/// Keeps SIGTERM from this thread and all that it starts, until somebody asks for it.
+/// Keeps SIGTERM and SIGINT from this thread and all that it starts, until somebody asks for them.
 class TerminationHeld {
  public:
   TerminationHeld() { pthread_sigmask(SIG_BLOCK, &Termination(), &before_); }
@@ -38,6 +41,7 @@ class TerminationHeld {
       sigset_t set;
       sigemptyset(&set);
       sigaddset(&set, SIGTERM);
+      sigaddset(&set, SIGINT);
       return set;
     }();
     return signals;
@@ -47,17 +51,33 @@ class TerminationHeld {
   sigset_t before_{};
 };
 
-/// Turns SIGTERM, with which launchers end the other ranks when one has died, into an error that
-/// says what this rank was doing.
+/// Turns SIGTERM, with which launchers end the other ranks when one has died, and SIGINT into an
+/// error that says what this rank was doing.
 std::jthread WatchTermination(ProcessLink& link) {
   return std::jthread([&link](const std::stop_token& stop) {
     constexpr timespec kLook{0, 20'000'000};
     while (!stop.stop_requested()) {
-      if (sigtimedwait(&TerminationHeld::Termination(), nullptr, &kLook) != SIGTERM) continue;
+      const int signal = sigtimedwait(&TerminationHeld::Termination(), nullptr, &kLook);
+      if (signal <= 0) continue;
+      const std::string place = link.Place();
       const std::string waiting = link.Waiting();
-      link.control().Stop(std::make_exception_ptr(
-          Error(fmt::format("{}: told to end (SIGTERM){}{}", link.NameOf(link.rank()),
-                            waiting.empty() ? "" : " while ", waiting))));
+      link.control().Stop(std::make_exception_ptr(Error(fmt::format(
+          "{}: told to end (SIG{}){}{}", place.empty() ? link.NameOf(link.rank()) : place,
+          sigabbrev_np(signal), waiting.empty() ? "" : " while ", waiting))));
+    }
+  });
+}
+
+/// Tells the others why this rank stops, unless they are the reason, as soon as it does: what it is
+/// inside of may take minutes more.
+std::jthread WatchStop(const RunControl& control, Notes& notes) {
+  return std::jthread([&](const std::stop_token& ended) {
+    if (!control.WaitUntilStopped(ended)) return;
+    try {
+      control.RethrowError();
+    } catch (const StoppedByPeer&) {
+    } catch (...) {
+      notes.TellToStop(std::current_exception());
     }
   });
 }
@@ -151,6 +171,7 @@ class ProcessRun {
 
   std::optional<ProcessesResult> Run(const OpenProcessBackends& open, const Interposer& interpose) {
     const std::jthread termination = WatchTermination(link_);
+    const std::jthread stop = WatchStop(control_, notes_);
     try {
       CompareJobs(link_, ProcessTransport::kFreeTag + 1, Job());
       const std::vector<ClockOffset> clocks = CompareClocks(link_, ProcessTransport::kFreeTag + 1);
@@ -162,20 +183,9 @@ class ProcessRun {
         return std::nullopt;
       }
       return Gather(clocks, std::move(own));
-    } catch (const RunStopped&) {
-      // The error may be this rank's own, found by whichever thread moves its messages.
-      try {
-        control_.RethrowError();
-      } catch (const StoppedByPeer&) {
-        throw;
-      } catch (...) {
-        notes_.TellToStop(std::current_exception());
-        throw;
-      }
-      throw;
     } catch (...) {
       control_.Stop(std::current_exception());
-      notes_.TellToStop(std::current_exception());
+      control_.RethrowError();  // the first, which any thread of this rank may have found
       throw;
     }
   }
@@ -221,10 +231,12 @@ class ProcessRun {
     worker_options.watch = [&](int64_t microbatch, double loss) {
       if (notes_.diverged() == Notes::kNever) told_losses_->Tell(microbatch, loss);
     };
+    worker_options.begin = [this](std::string at) { link_.SetPlace(std::move(at)); };
     worker_ = std::make_unique<Worker>(program_, plan, worker_options, until, *backend.transport,
                                        losses_);
     RankRun run;
     run.result = worker_->Run();
+    link_.SetPlace("");
     told_losses_->Finish();
     run.losses = losses_;
     std::erase_if(run.result.spans, [&](const Span& span) { return span.end >= until.ended(); });
@@ -337,6 +349,7 @@ std::optional<ProcessesResult> TrainOnProcesses(const Program& program,
   }
   const TerminationHeld held;
   RunControl control(options.deadline);
+  const OverdueWatch overdue(control, options.end_overdue);
   return ProcessRun(program, options, corpus, wire, control).Run(open, interpose);
 }
 
