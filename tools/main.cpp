@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "models/names.h"
+#include "runtime/termination.h"
 #include "tools/arguments.h"
 #include "tools/failure.h"
 #include "tools/subcommand.h"
@@ -101,4 +102,7 @@ int Guarded(const std::vector<std::string>& words) {
 }  // namespace
 }  // namespace pipelag
 
-int main(int argc, char** argv) { return pipelag::Guarded({argv + 1, argv + argc}); }
+int main(int argc, char** argv) {
+  const pipelag::TerminationSignals signals;
+  return pipelag::Guarded({argv + 1, argv + argc});
+}

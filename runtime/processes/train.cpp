@@ -1,11 +1,8 @@
 #include "runtime/processes/train.h"
 
 #include <fmt/format.h>
-#include <pthread.h>
-#include <signal.h>
 
 #include <algorithm>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
@@ -24,49 +21,10 @@
 #include "runtime/processes/notes.h"
 #include "runtime/processes/process_transport.h"
 #include "runtime/processes/rank_run.h"
+#include "runtime/termination.h"
 
 namespace pipelag {
 namespace {
-
-/// Keeps SIGTERM and SIGINT from this thread and all that it starts, until somebody asks for them.
-class TerminationHeld {
- public:
-  TerminationHeld() { pthread_sigmask(SIG_BLOCK, &Termination(), &before_); }
-  ~TerminationHeld() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  TerminationHeld(const TerminationHeld&) = delete;
-  TerminationHeld& operator=(const TerminationHeld&) = delete;
-
-  static const sigset_t& Termination() {
-    static const sigset_t signals = [] {
-      sigset_t set;
-      sigemptyset(&set);
-      sigaddset(&set, SIGTERM);
-      sigaddset(&set, SIGINT);
-      return set;
-    }();
-    return signals;
-  }
-
- private:
-  sigset_t before_{};
-};
-
-/// Turns SIGTERM, with which launchers end the other ranks when one has died, and SIGINT into an
-/// error that says what this rank was doing.
-std::jthread WatchTermination(ProcessLink& link) {
-  return std::jthread([&link](const std::stop_token& stop) {
-    constexpr timespec kLook{0, 20'000'000};
-    while (!stop.stop_requested()) {
-      const int signal = sigtimedwait(&TerminationHeld::Termination(), nullptr, &kLook);
-      if (signal <= 0) continue;
-      const std::string place = link.Place();
-      const std::string waiting = link.Waiting();
-      link.control().Stop(std::make_exception_ptr(Error(fmt::format(
-          "{}: told to end (SIG{}){}{}", place.empty() ? link.NameOf(link.rank()) : place,
-          sigabbrev_np(signal), waiting.empty() ? "" : " while ", waiting))));
-    }
-  });
-}
 
 /// Tells the others why this rank stops, unless they are the reason, as soon as it does: what it is
 /// inside of may take minutes more.
@@ -170,7 +128,7 @@ class ProcessRun {
   ProcessRun& operator=(const ProcessRun&) = delete;
 
   std::optional<ProcessesResult> Run(const OpenProcessBackends& open, const Interposer& interpose) {
-    const std::jthread termination = WatchTermination(link_);
+    const OnTermination told([this](const std::string& signal) { StopFor(signal); });
     const std::jthread stop = WatchStop(control_, notes_);
     try {
       CompareJobs(link_, ProcessTransport::kFreeTag + 1, Job());
@@ -191,6 +149,15 @@ class ProcessRun {
   }
 
  private:
+  /// Launchers end the other ranks so when one has died: what this one was doing says why.
+  void StopFor(const std::string& signal) {
+    const std::string place = link_.Place();
+    const std::string waiting = link_.Waiting();
+    control_.Stop(std::make_exception_ptr(
+        Error(fmt::format("{}: told to end ({}){}{}", place.empty() ? link_.NameOf(rank_) : place,
+                          signal, waiting.empty() ? "" : " while ", waiting))));
+  }
+
   /// What all ranks must agree on.
   std::string Job() const {
     const Schedule& schedule = program_.schedule();
@@ -347,7 +314,6 @@ std::optional<ProcessesResult> TrainOnProcesses(const Program& program,
     throw Error(fmt::format("there are {} processes, but {} has {}: start one for each rank",
                             wire.size(), schedule.name, ranks));
   }
-  const TerminationHeld held;
   RunControl control(options.deadline);
   const OverdueWatch overdue(control, options.end_overdue);
   return ProcessRun(program, options, corpus, wire, control).Run(open, interpose);

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <csignal>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -44,6 +46,26 @@ TEST(Checkpoint, KilledAtAnyMomentGoesOnToTheSameWeights) {
     const nlohmann::json last = Json(place.Pipelag(Command(way + keeping + "--resume ck")));
     EXPECT_EQ(last.at("weights_sha256"), whole);
     EXPECT_GT(last.at("first_step"), 20);
+  }
+}
+
+bool IsTemporary(const std::string& name) { return name.ends_with(".tmp"); }
+
+// Whatever it is writing at that moment: it writes all the time.
+TEST(Checkpoint, OfARunThatIsToldToEndLeavesNothingHalfWritten) {
+  for (const int signal : {SIGTERM, SIGINT, SIGTERM, SIGINT, SIGTERM, SIGINT}) {
+    const Workplace place;
+    Started run = place.Start(
+        "run --schedule 2bw --ranks 2 --microbatches 2 --layers 4 --hidden 256 --heads 4 "
+        "--sequence 4 --microbatch-size 1 --steps 100000 --checkpoint ck --checkpoint-every 1 "
+        "--keep-last 2",
+        {});
+    std::vector<std::string> files;
+    while (std::none_of(files.begin(), files.end(), IsTemporary)) files = place.AllFiles();
+    ASSERT_EQ(kill(run.process(), signal), 0);
+    EXPECT_EQ(run.Finish().exit_code, -signal);
+    files = place.AllFiles();
+    EXPECT_TRUE(std::none_of(files.begin(), files.end(), IsTemporary));
   }
 }
 

@@ -220,6 +220,17 @@ std::vector<std::string> Workplace::Files() const {
   return names;
 }
 
+std::vector<std::string> Workplace::AllFiles() const {
+  std::vector<std::string> names;
+  // Folders may go meanwhile.
+  std::error_code gone;
+  for (std::filesystem::recursive_directory_iterator entry(folder_ / "work", gone), end;
+       !gone && entry != end; entry.increment(gone)) {
+    names.push_back(entry->path());
+  }
+  return names;
+}
+
 nlohmann::json Json(const Outcome& outcome) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   return nlohmann::json::parse(outcome.out);

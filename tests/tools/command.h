@@ -80,6 +80,8 @@ class Workplace {
   std::string Read(const std::string& name) const;
   /// Names of all files, sorted.
   std::vector<std::string> Files() const;
+  /// Of all that the folders hold too, in no order.
+  std::vector<std::string> AllFiles() const;
 
  private:
   std::filesystem::path Under(const char* name) const { return folder_ / name; }
