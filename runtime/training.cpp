@@ -149,6 +149,7 @@ void StepWatch::Report() {
     updated_.erase(updated_.begin());
     ++reported_;
     if (options_.on_step) options_.on_step(report);
+    if (options_.checkpoints != nullptr) options_.checkpoints->Reported(report.steps_done);
   }
 }
 
