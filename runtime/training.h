@@ -13,6 +13,7 @@
 
 #include "models/architecture/work.h"
 #include "models/network.h"
+#include "runtime/breaking.h"
 #include "runtime/correction/correction.h"
 #include "runtime/data/corpus.h"
 #include "runtime/network/digest.h"
@@ -129,9 +130,11 @@ class Diverged : public std::exception {
 /// The first of a stage's tensors with a value that is not finite; empty if there is none.
 std::string FirstNotFinite(const StageLayout& layout, const float* weights);
 
-/// Where a run diverged, of stages in network order: the first with weights that are not finite,
-/// else the loss itself. The names of their tensors, empty where all are finite.
-std::string WhereDiverged(const std::vector<std::string>& not_finite, double loss);
+/// Where a run diverged: where it was seen to break, if it was; else where `diverged` says; else,
+/// of stages in network order, the first with weights that are not finite (the names of their
+/// tensors, empty where all are finite); else the loss itself.
+std::string WhereDiverged(const std::optional<Breaking>& seen, const Diverged& diverged,
+                          const std::vector<std::string>& not_finite, double loss);
 
 /// Gathers the losses of micro-batches and the updates, in any order, into reports of steps.
 /// Micro-batches and steps are counted from the first of this run.

@@ -206,6 +206,7 @@ class ProcessRun {
     link_.SetPlace("");
     told_losses_->Finish();
     run.losses = losses_;
+    run.breaking = compute_->FirstBreaking();
     std::erase_if(run.result.spans, [&](const Span& span) { return span.end >= until.ended(); });
     for (size_t i = 0; i < plan.stages.size(); ++i) {
       const float* weights = compute_->FinalWeights(i, run.result.newest_weights[i]);
@@ -230,7 +231,9 @@ class ProcessRun {
     if (notes_.diverged() != Notes::kNever) {
       Diverged diverged(notes_.diverged());
       diverged.where = notes_.diverged_where();
-      return {DivergedOutcome(program_, options_, results, std::move(losses), diverged,
+      std::vector<std::optional<Breaking>> seen;
+      for (const RankRun& run : runs) seen.push_back(run.breaking);
+      return {DivergedOutcome(program_, options_, results, std::move(losses), diverged, seen,
                               NotFinite(runs)),
               clocks};
     }
