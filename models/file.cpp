@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <mutex>
+#include <set>
 #include <sstream>
 
 #include "models/error.h"
@@ -18,19 +20,37 @@ std::filesystem::path FolderOf(const std::filesystem::path& file) {
   return file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");
 }
 
+/// Temporary files of this process: it may be ended while any thread is at any of them.
+struct Unfinished {
+  std::mutex mutex;  // never free again once all have been removed
+  std::set<std::string> names;
+};
+
+Unfinished& OfThisProcess() {
+  static Unfinished unfinished;
+  return unfinished;
+}
+
 }  // namespace
 
 /// A link stays one: what it points to is written.
 OutputFile::OutputFile(const std::filesystem::path& file)
     : target_(std::filesystem::is_symlink(file) ? std::filesystem::weakly_canonical(file) : file),
-      temporary_(target_.string() + fmt::format(".{}.tmp", getpid())),
-      descriptor_(open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
+      temporary_(target_.string() + fmt::format(".{}.tmp", getpid())) {
+  Unfinished& unfinished = OfThisProcess();
+  const std::lock_guard lock(unfinished.mutex);
+  descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (descriptor_ < 0) Fail("cannot be created");
+  unfinished.names.insert(temporary_);
 }
 
 OutputFile::~OutputFile() {
-  if (descriptor_ >= 0) close(descriptor_);
-  if (!committed_) unlink(temporary_.c_str());
+  close(descriptor_);
+  if (committed_) return;
+  Unfinished& unfinished = OfThisProcess();
+  const std::lock_guard lock(unfinished.mutex);
+  unlink(temporary_.c_str());
+  unfinished.names.erase(temporary_);
 }
 
 void OutputFile::Write(std::string_view content) {
@@ -44,12 +64,21 @@ void OutputFile::Write(std::string_view content) {
 
 void OutputFile::Commit(bool flush) {
   if (flush && fsync(descriptor_) != 0) Fail("cannot be flushed to disk");
+  Unfinished& unfinished = OfThisProcess();
+  const std::lock_guard lock(unfinished.mutex);
   if (rename(temporary_.c_str(), target_.c_str()) != 0) Fail("cannot be put in place");
+  unfinished.names.erase(temporary_);
   committed_ = true;
 }
 
 void OutputFile::Fail(const char* what) const {
   throw Error(fmt::format("{}: {}: {}", target_.string(), what, std::strerror(errno)));
+}
+
+void RemoveUnfinishedFiles() {
+  Unfinished& unfinished = OfThisProcess();
+  unfinished.mutex.lock();
+  for (const std::string& name : unfinished.names) unlink(name.c_str());
 }
 
 void SyncFolder(const std::filesystem::path& folder) {

@@ -42,6 +42,10 @@ std::string ReadFile(const std::filesystem::path& file);
 /// content stands, the temporary is gone, and an Error names the file.
 void WriteFile(const std::filesystem::path& file, std::string_view content);
 
+/// Before the process is ended, whatever its threads are at: removes what they have begun to write
+/// and lets none begin or put in place any other.
+void RemoveUnfinishedFiles();
+
 /// Throws Error if `file` could not be written now (no such folder, no permission, a folder):
 /// called before long work whose result goes there. Changes nothing.
 void CheckWritable(const std::filesystem::path& file);

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "runtime/breaking.h"
 #include "runtime/compute.h"
 #include "runtime/network/layout.h"
 #include "runtime/rank_plan.h"
@@ -27,6 +28,8 @@ class TrainingCompute : public Compute {
   virtual const float* FinalWeights(size_t index, int newest_buffer) = 0;
   /// The first tensor of which some version is not finite; else empty.
   virtual std::string NotFinite(size_t index) = 0;
+  /// What the rank saw break first; none: nothing, or the backend does not look.
+  virtual std::optional<Breaking> FirstBreaking() const { return std::nullopt; }
 };
 
 /// Told of every update of the last stage; may be called from any thread that computes.

@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <stop_token>
 #include <string>
 #include <thread>
 
@@ -47,8 +48,12 @@ class RunControl {
   void CheckDeadline(Nanoseconds since, const std::string& who) const {
     if (TooLong(since)) throw Error(TooLate(who));
   }
-  /// Rethrows the first error, if there was one.
+  /// The first error; null if there was none.
+  std::exception_ptr error() const;
+  /// Rethrows it, if there was one.
   void RethrowError() const;
+  /// Waits for a stop. False if `given_up` comes first.
+  bool WaitUntilStopped(const std::stop_token& given_up) const;
 
   /// How long a wait looks before it sleeps. A wake-up costs about 100 us a hop in a
   /// virtual machine (looking: 10 us), so it pays while every thread has a core of its own, and
@@ -92,6 +97,7 @@ class RunControl {
   Nanoseconds patience_{0};
   std::atomic<bool> stopped_{false};
   mutable std::mutex mutex_;
+  mutable std::condition_variable_any stopping_;
   std::exception_ptr error_;
 };
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <numeric>
 
+#include "runtime/breaking.h"
 #include "runtime/checkpoint/writer.h"
 #include "runtime/data/sampler.h"
 #include "runtime/network/digest.h"
@@ -90,7 +91,7 @@ class SerialRun {
     } catch (const Diverged& diverged) {
       result.diverged = first_ + diverged.step;
       result.diverged_where =
-          diverged.where.empty() ? WhereNotFinite(result.step_losses.back()) : diverged.where;
+          WhereDiverged(breaks_.first(), diverged, NotFinite(), result.step_losses.back());
     }
     result.trace.spans = std::move(spans_);
     const Nanoseconds first = result.trace.spans.front().start;
@@ -159,7 +160,8 @@ class SerialRun {
     return stages_[s]->Version(VersionOf(step, delay));
   }
 
-  std::string WhereNotFinite(double loss) {
+  /// By stage, empty where all is finite.
+  std::vector<std::string> NotFinite() {
     std::vector<std::string> not_finite;
     for (const auto& stage : stages_) {
       not_finite.emplace_back();
@@ -168,7 +170,7 @@ class SerialRun {
         not_finite.back() = FirstNotFinite(stage->network.layout(), version.data());
       }
     }
-    return WhereDiverged(not_finite, loss);
+    return not_finite;
   }
 
   /// The trace is of this run: it counts from its own first step.
@@ -200,10 +202,28 @@ class SerialRun {
         losses_[k] =
             stage.network.Forward(stage.Version(version), tokens, inputs_[k].data(), targets,
                                   stage.activations[k].data(), outputs_[k].data());
+        See(ActionKind::kForward, s, step, k, stage.Version(version));
         inputs_[k].swap(outputs_[k]);
         Record(ActionKind::kForward, s, microbatch, start, version);
       }
     }
+  }
+
+  /// Before what it took and what it made change places.
+  void See(ActionKind kind, size_t s, int64_t step, size_t k, const float* weights) {
+    const bool forward = kind == ActionKind::kForward;
+    const bool none_in = s == (forward ? 0 : stages_.size() - 1);
+    const bool none_out = s == (forward ? stages_.size() - 1 : 0);
+    using Message = std::span<const float>;
+    breaks_.See({.kind = kind,
+                 .slice = static_cast<int>(s),
+                 .step = step - first_,
+                 .microbatch = (step - first_) * plan_.microbatches + static_cast<int64_t>(k),
+                 .input = none_in ? Message() : Message(inputs_[k]),
+                 .output = none_out ? Message() : Message(outputs_[k]),
+                 .loss = forward && none_out ? losses_[k] : 0,
+                 .weights = weights},
+                stages_[s]->network.layout());
   }
 
   /// Stage by stage, since stages may add up in different orders. inputs_[k] holds the gradient of
@@ -256,6 +276,7 @@ class SerialRun {
                            tokens_.data() + k * TokensPerMicrobatch(),
                            targets_.data() + k * TokensPerMicrobatch(), inputs_[k].data(), scale,
                            outputs_[k].data(), sum);
+    See(ActionKind::kBackward, s, step, k, stage.Version(version));
     inputs_[k].swap(outputs_[k]);
     Record(ActionKind::kBackward, s, step * plan_.microbatches + i, start, version);
   }
@@ -268,6 +289,9 @@ class SerialRun {
       for (const auto& stage : stages_) {
         const auto own = SquaredNorms(stage->network.layout(), stage->gradients.data());
         norms.insert(norms.end(), own.begin(), own.end());
+      }
+      for (size_t s = stages_.size(); s-- > 0;) {
+        breaks_.SeeNorms(static_cast<int>(s), step - first_, stages_[s]->network.layout(), norms);
       }
       factor = ClipFactor(norms, *options_.clip_norm);
       norm = GlobalNorm(norms);
@@ -304,6 +328,7 @@ class SerialRun {
   std::vector<std::vector<float>> inputs_;  // by micro-batch: what the next stage consumes
   std::vector<std::vector<float>> outputs_;
   std::vector<Span> spans_;
+  BreakWatch breaks_;
 };
 
 }  // namespace

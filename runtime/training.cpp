@@ -80,7 +80,10 @@ std::string FirstNotFinite(const StageLayout& layout, const float* weights) {
   return "";
 }
 
-std::string WhereDiverged(const std::vector<std::string>& not_finite, double loss) {
+std::string WhereDiverged(const std::optional<Breaking>& seen, const Diverged& diverged,
+                          const std::vector<std::string>& not_finite, double loss) {
+  if (seen) return seen->where;
+  if (!diverged.where.empty()) return diverged.where;
   for (size_t stage = 0; stage < not_finite.size(); ++stage) {
     if (not_finite[stage].empty()) continue;
     return fmt::format("stage {}: {} is not finite", stage, not_finite[stage]);
@@ -149,6 +152,7 @@ void StepWatch::Report() {
     updated_.erase(updated_.begin());
     ++reported_;
     if (options_.on_step) options_.on_step(report);
+    if (options_.checkpoints != nullptr) options_.checkpoints->Reported(report.steps_done);
   }
 }
 

@@ -13,6 +13,7 @@
 
 #include "models/architecture/work.h"
 #include "models/network.h"
+#include "runtime/breaking.h"
 #include "runtime/correction/correction.h"
 #include "runtime/data/corpus.h"
 #include "runtime/network/digest.h"
@@ -64,6 +65,9 @@ struct TrainingOptions {
   std::function<void(const StepReport&)> on_step = {};
   /// Called once with the weights that a run ends with, before their validation.
   std::function<void(const std::vector<StageWeights>&)> on_final_weights = {};
+  /// Called by another thread with the error that has stopped a run which has not ended a short
+  /// while later, as a rank is inside a long action: to end the process. Empty: it is waited for.
+  std::function<void(const std::exception_ptr& error)> end_overdue = {};
   /// The loss of final weights, stage by stage, as ValidationLoss has it; empty: on this processor.
   std::function<double(const std::vector<const float*>& stage_weights)> validation = {};
 
@@ -126,9 +130,11 @@ class Diverged : public std::exception {
 /// The first of a stage's tensors with a value that is not finite; empty if there is none.
 std::string FirstNotFinite(const StageLayout& layout, const float* weights);
 
-/// Where a run diverged, of stages in network order: the first with weights that are not finite,
-/// else the loss itself. The names of their tensors, empty where all are finite.
-std::string WhereDiverged(const std::vector<std::string>& not_finite, double loss);
+/// Where a run diverged: where it was seen to break, if it was; else where `diverged` says; else,
+/// of stages in network order, the first with weights that are not finite (the names of their
+/// tensors, empty where all are finite); else the loss itself.
+std::string WhereDiverged(const std::optional<Breaking>& seen, const Diverged& diverged,
+                          const std::vector<std::string>& not_finite, double loss);
 
 /// Gathers the losses of micro-batches and the updates, in any order, into reports of steps.
 /// Micro-batches and steps are counted from the first of this run.

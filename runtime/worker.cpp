@@ -66,6 +66,7 @@ WorkerResult Worker::Run() {
   }
   for (LaneWalk walk(program_, plan_.rank); !walk.done(); walk.Advance()) {
     const RunAction& action = walk.action();
+    if (options_.begin) options_.begin(At(action));
     try {
       Do(action);
       PostReductions();
@@ -73,10 +74,7 @@ WorkerResult Worker::Run() {
       SettleActions(options_.run_ahead);
       SettleTransfers(false);
     } catch (const Error& error) {
-      const int of =
-          action.kind == ActionKind::kAllReduce ? action.stage : schedule_.SliceOf(action.stage);
-      throw Error(fmt::format("{} at {}{}{}: {}", RankName(schedule_, plan_.rank), of,
-                              KindName(action.kind), action.microbatch, error.what()));
+      throw Error(fmt::format("{}: {}", At(action), error.what()));
     }
   }
   SettleActions(0);
@@ -89,6 +87,14 @@ WorkerResult Worker::Run() {
     result_.newest_weights.push_back(state.versions.newest_buffer());
   }
   return std::move(result_);
+}
+
+/// "rank 1 at 0F3".
+std::string Worker::At(const RunAction& action) const {
+  const int of =
+      action.kind == ActionKind::kAllReduce ? action.stage : schedule_.SliceOf(action.stage);
+  return fmt::format("{} at {}{}{}", RankName(schedule_, plan_.rank), of, KindName(action.kind),
+                     action.microbatch);
 }
 
 void Worker::Do(const RunAction& action) {

@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "models/schedule/program.h"
@@ -24,6 +25,8 @@ struct WorkerOptions {
       0;  ///< tensors of the whole network: length of the vector that a norm's AR sums
   /// Told every micro-batch's Σ token losses by the worker that has them; throws to end the run.
   std::function<void(int64_t microbatch, double loss)> watch;
+  /// Told of every action before it is begun, in the words that an error of it has in front.
+  std::function<void(std::string at)> begin = {};
   size_t run_ahead = 64;  ///< actions issued before the oldest must have happened
 };
 
@@ -106,6 +109,7 @@ class Worker {
   StageState& StateOf(int stage);
   IncomingLane& IncomingOf(int lane);
   void PostReceive(IncomingLane& lane, int buffer, std::vector<EventPtr> after);
+  std::string At(const RunAction& action) const;
   void Do(const RunAction& action);
   void DoStage(const RunAction& action);
   int64_t VersionReadBy(const RunAction& action) const;

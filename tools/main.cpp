@@ -1,22 +1,17 @@
-// The pipelag command: finds the subcommand, and is the one place that turns an exception into a
-// sentence on stderr and an exit code. Must not know what any subcommand does.
+// The pipelag command: finds the subcommand, and is the one place that catches what goes wrong.
+// Must not know what any subcommand does.
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <filesystem>
-#include <new>
-#include <system_error>
 
 #include "models/names.h"
-#include "models/schedule/schedule.h"
+#include "runtime/termination.h"
 #include "tools/arguments.h"
+#include "tools/failure.h"
 #include "tools/subcommand.h"
 
 namespace pipelag {
 namespace {
-
-constexpr int kBadInput = 2;
-constexpr int kOurBug = 3;
 
 std::vector<Subcommand> Subcommands() {
   return {
@@ -97,30 +92,17 @@ int RunAndFlush(const std::vector<std::string>& words) {
 }
 
 int Guarded(const std::vector<std::string>& words) {
-  const auto fail = [](int code, std::string_view message) {
-    fmt::print(stderr, "pipelag: {}\n", message);
-    return code;
-  };
   try {
     return RunAndFlush(words);
-  } catch (const ScheduleError& error) {
-    fail(kBadInput, error.what());
-    if (!error.grid().empty()) fmt::print(stderr, "{}\n", error.grid());
-    return kBadInput;
-  } catch (const Error& error) {
-    return fail(kBadInput, error.what());
-  } catch (const std::filesystem::filesystem_error& error) {
-    return fail(kBadInput, fmt::format("{}: {}", error.path1().string(), error.code().message()));
-  } catch (const std::system_error& error) {
-    return fail(kBadInput, error.what());
-  } catch (const std::bad_alloc&) {
-    return fail(kBadInput, "there is not enough memory for a run of this size");
-  } catch (const std::exception& error) {
-    return fail(kOurBug, fmt::format("this is a bug of pipelag itself: {}", error.what()));
+  } catch (...) {
+    return ReportFailure(std::current_exception());
   }
 }
 
 }  // namespace
 }  // namespace pipelag
 
-int main(int argc, char** argv) { return pipelag::Guarded({argv + 1, argv + argc}); }
+int main(int argc, char** argv) {
+  const pipelag::TerminationSignals signals;
+  return pipelag::Guarded({argv + 1, argv + argc});
+}

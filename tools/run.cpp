@@ -234,9 +234,6 @@ int Run(const Arguments& given) {
   const std::unique_ptr<Wire> wire = OpenWire(launched, patience);
   try {
     return RunReal(arguments, backend, wire.get(), gpus);
-  } catch (const StoppedByPeer&) {
-    wire->Abandon();
-    return 2;  // the rank that failed says why
   } catch (...) {
     wire->Abandon();
     throw;

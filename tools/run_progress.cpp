@@ -9,10 +9,12 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "models/error.h"
+#include "models/file.h"
 #include "models/units.h"
 
 namespace pipelag {
@@ -63,19 +65,11 @@ void ProgressLine::Show(const StepReport& report) {
   std::fflush(stderr);
 }
 
-StepLog::StepLog(std::string file, bool append) : file_(std::move(file)) {
+StepLog::StepLog(std::string file, bool append) : file_(std::move(file)), goes_on_(append) {
   const int mode = append ? O_APPEND : O_TRUNC;
   descriptor_ = open(file_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | mode, 0644);
   if (descriptor_ < 0) {
     throw Error(fmt::format("{}: cannot be written: {}", file_, std::strerror(errno)));
-  }
-  // A run that was killed may have left half a line.
-  char last = '\n';
-  const off_t size = lseek(descriptor_, 0, SEEK_END);
-  if (size > 0 && pread(descriptor_, &last, 1, size - 1) == 1 && last != '\n') {
-    if (write(descriptor_, "\n", 1) != 1) {
-      throw Error(fmt::format("{}: cannot be written: {}", file_, std::strerror(errno)));
-    }
   }
 }
 
@@ -87,7 +81,25 @@ void StepLog::Begin(const nlohmann::ordered_json& header, const RunExtent& exten
   extent_ = extent;
   start_ = std::chrono::steady_clock::now();
   seconds_ = 0;
+  if (goes_on_) DropAfter(extent.first_step);
   WriteLine(header);
+}
+
+/// Keeps all up to the last line of a step that is not later. Headers and half a line that a killed
+/// run left go too.
+void StepLog::DropAfter(int64_t step) {
+  if (!std::filesystem::is_regular_file(file_)) return;
+  const std::string content = ReadFile(file_);
+  size_t kept = content.rfind('\n') + 1;
+  while (kept > 0) {
+    const size_t start = kept == 1 ? 0 : content.rfind('\n', kept - 2) + 1;
+    const auto line = nlohmann::json::parse(content.substr(start, kept - start), nullptr, false);
+    if (line.is_object() && line.contains("step") && line["step"] <= step) break;
+    kept = start;
+  }
+  if (ftruncate(descriptor_, static_cast<off_t>(kept)) != 0) {
+    throw Error(fmt::format("{}: cannot be shortened: {}", file_, std::strerror(errno)));
+  }
 }
 
 void StepLog::Add(const StepReport& report) {

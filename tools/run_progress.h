@@ -42,20 +42,25 @@ class ProgressLine {
 /// A header line of what is run, then a line per step, each written at once.
 class StepLog {
  public:
-  /// Behind what the file holds if `append`, else in its place. Throws Error naming the file.
+  /// Goes on behind what the file holds if `append`, else takes its place. Throws Error naming the
+  /// file.
   StepLog(std::string file, bool append);
   ~StepLog();
   StepLog(const StepLog&) = delete;
   StepLog& operator=(const StepLog&) = delete;
 
+  /// Of a file that it goes on behind, lines of steps after the first are dropped: the run that did
+  /// them was given up.
   void Begin(const nlohmann::ordered_json& header, const RunExtent& extent);
   /// Throws Error if it cannot be written.
   void Add(const StepReport& report);
 
  private:
+  void DropAfter(int64_t step);
   void WriteLine(const nlohmann::ordered_json& json);
 
   std::string file_;
+  bool goes_on_;
   int descriptor_ = -1;
   RunExtent extent_;
   std::chrono::steady_clock::time_point start_;

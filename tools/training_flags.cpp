@@ -7,6 +7,7 @@
 
 #include "runtime/data/grammar.h"
 #include "tools/checkpoint_flags.h"
+#include "tools/failure.h"
 #include "tools/flags.h"
 #include "tools/network_flags.h"
 
@@ -167,6 +168,7 @@ TrainingOptions TrainingOf(const Arguments& arguments, int stages, int64_t steps
   options.correction.name = arguments.TextOr("correction", "none");
   options.learning_rate.peak = options.optimizer.learning_rate;
   if (arguments.Has("deadline")) options.deadline = arguments.Duration("deadline");
+  options.end_overdue = EndProcess;
   // Refuses an unknown name before anything runs.
   MakeCorrected(options.optimizer, options.correction,
                 StageLayout(options.shape, options.split.front()), StageDelay{});

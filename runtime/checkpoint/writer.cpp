@@ -88,7 +88,8 @@ CheckpointWriter::CheckpointWriter(CheckpointSettings settings, CheckpointFacts 
       delays_(std::move(delays)),
       first_(first),
       last_(last),
-      kept_(delays_.size()) {
+      kept_(delays_.size()),
+      reported_(first) {
   CHECK(first_ < last_);
 }
 
@@ -149,8 +150,25 @@ void CheckpointWriter::WriteStage(int stage, int64_t step, Optimizer& optimizer,
   const nlohmann::ordered_json part = {
       {"name", name}, {"bytes", written.bytes}, {"sha256", written.sha256}};
   const std::lock_guard lock(finishing_);
-  OutputFile note(folder / FileName(stage, "part"));
-  note.Write(part.dump());
+  if (static_cast<size_t>(stage) + 1 == delays_.size() && step > reported_) {
+    unreported_[step] = part.dump();
+  } else {
+    NoteStage(stage, step, part.dump());
+  }
+}
+
+void CheckpointWriter::Reported(int64_t step) {
+  const std::lock_guard lock(finishing_);
+  reported_ = step;
+  if (const auto noted = unreported_.extract(step)) {
+    NoteStage(static_cast<int>(delays_.size()) - 1, step, noted.mapped());
+  }
+}
+
+/// From then on the stage's file counts.
+void CheckpointWriter::NoteStage(int stage, int64_t step, const std::string& part) {
+  OutputFile note(settings_.folder / StepFolderName(step) / FileName(stage, "part"));
+  note.Write(part);
   note.Commit(false);  // what it says goes to the manifest before anything relies on it
   FinishStep(step);
 }

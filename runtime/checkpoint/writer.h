@@ -42,7 +42,9 @@ struct CheckpointFacts {
 /// A checkpoint is complete when its manifest stands, which is written last, by whoever first finds
 /// the files of all stages there: through the folder alone, so that stages may be held by different
 /// processes that share it, each with a writer of its own (PrepareFolder is for one of them, before
-/// any begins). Every file is written under a temporary name, flushed and renamed.
+/// any begins). The last stage's file does not count before its step has been reported: what a run
+/// that goes on from there does not do again is known by then. Every file is written under a
+/// temporary name, flushed and renamed.
 /// Values that are not finite are never written: the run has diverged.
 class CheckpointWriter {
  public:
@@ -58,6 +60,9 @@ class CheckpointWriter {
   /// Right after the update that made `version`. Used by one thread per stage at a time. Throws
   /// Error if a file cannot be written, Diverged for a value that is not finite.
   void Updated(int stage, int64_t version, Optimizer& optimizer, const float* weights);
+  /// After the step has been reported, by whichever thread, where the last stage is held. Throws
+  /// Error as Updated does.
+  void Reported(int64_t step);
 
   const CheckpointSettings& settings() const { return settings_; }
   /// Of the latest reader of all stages.
@@ -70,6 +75,7 @@ class CheckpointWriter {
   bool Keeps(int stage, int64_t version) const;
   void Keep(int stage, int64_t version, int64_t elements, const float* weights);
   void WriteStage(int stage, int64_t step, Optimizer& optimizer, const float* weights);
+  void NoteStage(int stage, int64_t step, const std::string& part);
   void FinishStep(int64_t step);
   void WriteManifest(int64_t step);
   std::string FileName(int stage, const char* ending) const;
@@ -80,7 +86,9 @@ class CheckpointWriter {
   int64_t first_;
   int64_t last_;
   std::vector<Versions> kept_;  ///< by stage
-  std::mutex finishing_;
+  std::mutex finishing_;        ///< and of what follows
+  int64_t reported_;
+  std::map<int64_t, std::string> unreported_;  ///< by step: what there is to note of the last stage
 };
 
 }  // namespace pipelag

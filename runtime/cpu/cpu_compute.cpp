@@ -184,6 +184,7 @@ void CpuCompute::Forward(StageState& stage, const ComputeTask& task) {
                             stage.activations[static_cast<size_t>(task.activation)],
                             reinterpret_cast<float*>(task.output));
   if (task.loss != nullptr) *task.loss = loss;
+  See(stage, task, task.loss == nullptr ? 0 : loss);
 }
 
 void CpuCompute::Backward(StageState& stage, const ComputeTask& task) {
@@ -193,6 +194,7 @@ void CpuCompute::Backward(StageState& stage, const ComputeTask& task) {
                          targets_.data(), reinterpret_cast<const float*>(task.input), scale_,
                          reinterpret_cast<float*>(task.output),
                          stage.gradients[static_cast<size_t>(task.gradients)]);
+  See(stage, task);
 }
 
 void CpuCompute::BackwardInput(StageState& stage, const ComputeTask& task) {
@@ -202,6 +204,7 @@ void CpuCompute::BackwardInput(StageState& stage, const ComputeTask& task) {
                               targets_.data(), reinterpret_cast<const float*>(task.input), scale_,
                               reinterpret_cast<float*>(task.output),
                               stage.kept[static_cast<size_t>(task.kept)]);
+  See(stage, task);
 }
 
 void CpuCompute::BackwardWeight(StageState& stage, const ComputeTask& task) {
@@ -218,6 +221,7 @@ void CpuCompute::Update(StageState& stage, const ComputeTask& task) {
   if (task.norms != nullptr) {
     const std::span<const double> norms(task.norms,
                                         static_cast<size_t>(TensorCount(options_.shape)));
+    breaks_.SeeNorms(stage.plan.slice, task.action.step, layout, norms);
     ScaleGradients(layout, ClipFactor(norms, *options_.clip_norm), gradients);
     norm = GlobalNorm(norms);
   }
@@ -243,6 +247,22 @@ std::string CpuCompute::NotFinite(size_t index) {
     if (tensor.empty()) tensor = FirstNotFinite(layout(index), weights);
   }
   return tensor;
+}
+
+void CpuCompute::See(const StageState& stage, const ComputeTask& task, double loss) {
+  const auto message = [this](const std::byte* bytes) -> std::span<const float> {
+    if (bytes == nullptr) return {};
+    return {reinterpret_cast<const float*>(bytes), static_cast<size_t>(message_elements_)};
+  };
+  breaks_.See({.kind = task.action.kind,
+               .slice = stage.plan.slice,
+               .step = task.action.step,
+               .microbatch = task.action.microbatch,
+               .input = message(task.input),
+               .output = message(task.output),
+               .loss = loss,
+               .weights = stage.weights[static_cast<size_t>(task.weights)]},
+              stage.network.layout());
 }
 
 /// The accumulator, all copies of the stage added up, as an update or a norm takes it.

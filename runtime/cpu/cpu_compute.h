@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/backends.h"
+#include "runtime/breaking.h"
 #include "runtime/cpu/arena.h"
 #include "runtime/network/stage.h"
 #include "runtime/training.h"
@@ -35,6 +36,7 @@ class CpuCompute : public TrainingCompute {
     return stages_[index]->network.layout();
   }
   std::string NotFinite(size_t index) override;
+  std::optional<Breaking> FirstBreaking() const override { return breaks_.first(); }
 
  private:
   struct StageState {
@@ -63,6 +65,7 @@ class CpuCompute : public TrainingCompute {
   void Update(StageState& stage, const ComputeTask& task);
   void TakeNorms(StageState& stage, const ComputeTask& task);
   float* Joined(StageState& stage, int gradients);
+  void See(const StageState& stage, const ComputeTask& task, double loss = 0);
 
   const TrainingOptions& options_;
   float scale_;  // of a token's loss
@@ -76,6 +79,7 @@ class CpuCompute : public TrainingCompute {
   std::vector<std::pair<int, std::vector<float*>>> messages_;  // by lane
   std::vector<Token> tokens_;
   std::vector<Token> targets_;
+  BreakWatch breaks_;
 };
 
 }  // namespace pipelag

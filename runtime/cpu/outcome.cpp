@@ -103,6 +103,7 @@ TrainingResult Outcome(const Program& program, const TrainingOptions& options, c
 TrainingResult DivergedOutcome(const Program& program, const TrainingOptions& options,
                                std::vector<WorkerResult>& results, std::vector<double> losses,
                                const Diverged& diverged,
+                               const std::vector<std::optional<Breaking>>& seen,
                                const std::vector<std::string>& not_finite) {
   const int microbatches = program.schedule().microbatches;
   TrainingResult training;
@@ -110,9 +111,8 @@ TrainingResult DivergedOutcome(const Program& program, const TrainingOptions& op
   training.diverged = training.first_step + diverged.step;
   losses.resize(static_cast<size_t>((diverged.step + 1) * microbatches));
   training.step_losses = StepLosses(options, microbatches, losses);
-  training.diverged_where = diverged.where.empty()
-                                ? WhereDiverged(not_finite, training.step_losses.back())
-                                : diverged.where;
+  training.diverged_where =
+      WhereDiverged(Earliest(seen), diverged, not_finite, training.step_losses.back());
   training.trace = CollectTrace(program, results);
   training.trace.tokens_per_step = TokensPerStep(options, microbatches);
   return training;

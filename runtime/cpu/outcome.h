@@ -1,9 +1,11 @@
 // What the ranks of a training run came to, put together wherever they ran.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "models/schedule/program.h"
+#include "runtime/breaking.h"
 #include "runtime/data/corpus.h"
 #include "runtime/network/digest.h"
 #include "runtime/rank_plan.h"
@@ -24,10 +26,12 @@ TrainingResult Outcome(const Program& program, const TrainingOptions& options, c
                        const std::vector<RankPlan>& plans, std::vector<WorkerResult>& results,
                        std::vector<StageWeights> placed, const std::vector<double>& losses);
 
-/// Of a run that diverged. `not_finite`: by slice of the network, as for WhereDiverged.
+/// Of a run that diverged. `not_finite`: by slice of the network, as for WhereDiverged, where
+/// nobody saw it break.
 TrainingResult DivergedOutcome(const Program& program, const TrainingOptions& options,
                                std::vector<WorkerResult>& results, std::vector<double> losses,
                                const Diverged& diverged,
+                               const std::vector<std::optional<Breaking>>& seen,
                                const std::vector<std::string>& not_finite);
 
 }  // namespace pipelag

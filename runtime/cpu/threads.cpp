@@ -8,6 +8,7 @@
 #include "runtime/cpu/local_transport.h"
 #include "runtime/cpu/outcome.h"
 #include "runtime/executor.h"
+#include "runtime/overdue.h"
 
 namespace pipelag {
 namespace {
@@ -53,6 +54,7 @@ TrainingResult TrainOnThreads(const Program& program, const TrainingOptions& opt
   const Schedule& schedule = program.schedule();
   CheckFits(program, options);
   RunControl control(options.deadline);
+  const OverdueWatch overdue(control, options.end_overdue);
   if (schedule.ranks <= static_cast<int>(std::thread::hardware_concurrency())) {
     control.set_patience(std::chrono::seconds(1));
   }
@@ -89,13 +91,16 @@ TrainingResult TrainOnThreads(const Program& program, const TrainingOptions& opt
     RunOnThreads(program, plans, worker, backends, control, losses, results);
   } catch (const Diverged& diverged) {
     std::vector<std::string> not_finite(static_cast<size_t>(schedule.stages));
+    std::vector<std::optional<Breaking>> seen;
     for (size_t rank = 0; rank < plans.size(); ++rank) {
+      seen.push_back(computes[rank]->FirstBreaking());
       for (size_t i = 0; i < plans[rank].stages.size(); ++i) {
         std::string& tensor = not_finite[static_cast<size_t>(plans[rank].stages[i].slice)];
         if (tensor.empty()) tensor = computes[rank]->NotFinite(i);
       }
     }
-    return DivergedOutcome(program, options, results, std::move(losses), diverged, not_finite);
+    return DivergedOutcome(program, options, results, std::move(losses), diverged, seen,
+                           not_finite);
   }
   AlignReceives(results);
   std::vector<StageWeights> placed(static_cast<size_t>(schedule.placed_stages()));

@@ -62,6 +62,7 @@ std::string Notes::diverged_where() const {
 
 std::vector<EventPtr> Notes::TellAll(Note note) {
   note.rank = rank_;
+  const std::lock_guard lock(telling_);
   sent_.push_back(note);
   std::vector<EventPtr> under_way;
   for (const Incoming& from : incoming_) {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <list>
+#include <mutex>
 #include <vector>
 
 #include "runtime/processes/process_link.h"
@@ -63,6 +64,7 @@ class Notes {
   ProcessLink& link_;
   int tag_;
   int rank_;
+  std::mutex telling_;
   std::atomic<int64_t> diverged_{kNever};
   mutable std::mutex where_mutex_;
   std::string where_;

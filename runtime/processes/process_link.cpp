@@ -106,9 +106,11 @@ std::exception_ptr ProcessLink::MoveOn() {
   for (auto it = pending_.begin(); it != pending_.end();) {
     bool done = false;
     const auto fail = [&](const std::string& why) {
+      const std::string place = Place();
       const std::string waiting = Waiting();
       failure = std::make_exception_ptr(
-          Error(fmt::format("{}: {}", waiting.empty() ? it->event->waiting() : waiting, why)));
+          Error(fmt::format("{}{}{}: {}", place, place.empty() ? "" : ": ",
+                            waiting.empty() ? it->event->waiting() : waiting, why)));
     };
     try {
       done = it->advance(wire_);
@@ -130,7 +132,7 @@ std::exception_ptr ProcessLink::MoveOn() {
 void ProcessLink::WaitFor(const WireEvent& event) {
   if (event.Happened()) return;
   {
-    const std::lock_guard lock(waiting_mutex_);
+    const std::lock_guard lock(doing_mutex_);
     waiting_ = event.waiting();
   }
   const auto look = [&] {
@@ -143,12 +145,22 @@ void ProcessLink::WaitFor(const WireEvent& event) {
     control_.CheckDeadline(since, event.waiting());
     std::this_thread::sleep_for(kNap);
   }
-  const std::lock_guard lock(waiting_mutex_);
+  const std::lock_guard lock(doing_mutex_);
   waiting_.clear();
 }
 
+void ProcessLink::SetPlace(std::string place) {
+  const std::lock_guard lock(doing_mutex_);
+  place_ = std::move(place);
+}
+
+std::string ProcessLink::Place() const {
+  const std::lock_guard lock(doing_mutex_);
+  return place_;
+}
+
 std::string ProcessLink::Waiting() const {
-  const std::lock_guard lock(waiting_mutex_);
+  const std::lock_guard lock(doing_mutex_);
   return waiting_;
 }
 

@@ -51,6 +51,10 @@ class ProcessLink {
   using Advance = std::function<bool(Wire&)>;
   EventPtr Begin(Advance advance, std::string waiting);
 
+  /// What the rank is at from now on, such as "rank 0 at 0F3": in front of what it then fails by.
+  void SetPlace(std::string place);
+  /// That, or "" where it is at nothing.
+  std::string Place() const;
   /// What the rank waits for at the moment, or "" if it computes.
   std::string Waiting() const;
 
@@ -71,7 +75,8 @@ class ProcessLink {
   Names names_;
   mutable std::mutex mutex_;  // of the wire and of all below
   std::list<Pending> pending_;
-  mutable std::mutex waiting_mutex_;
+  mutable std::mutex doing_mutex_;
+  std::string place_;
   std::string waiting_;
   std::jthread ticking_;
 };

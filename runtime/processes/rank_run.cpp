@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cstring>
 #include <span>
+#include <string>
 
 #include "models/error.h"
 
@@ -55,6 +57,14 @@ Package Pack(const RankRun& run) {
   package.Add(std::span(&run.result.peak_handovers, 1));
   package.Add(std::span<const double>(run.losses));
   for (const auto& weights : run.weights) package.Add(std::span<const float>(weights));
+  if (run.breaking) {
+    const std::array<int64_t, 3> when = {run.breaking->step, run.breaking->phase,
+                                         run.breaking->order};
+    package.Add(std::span<const int64_t>(when));
+    package.Add(std::span<const char>(run.breaking->where));
+  } else {
+    package.Add(std::span<const int64_t>());
+  }
   return package;
 }
 
@@ -68,6 +78,10 @@ RankRun Unpack(Package& package, size_t stages) {
   run.result.peak_handovers = package.Take<int>().front();
   run.losses = package.Take<double>();
   for (size_t i = 0; i < stages; ++i) run.weights.push_back(package.Take<float>());
+  if (const auto when = package.Take<int64_t>(); !when.empty()) {
+    const std::vector<char> where = package.Take<char>();
+    run.breaking = {when[0], when[1], when[2], std::string(where.begin(), where.end())};
+  }
   return run;
 }
 

@@ -1,9 +1,11 @@
 // What each rank of a run came to, brought to rank 0 and put together there.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "models/schedule/schedule.h"
+#include "runtime/breaking.h"
 #include "runtime/processes/process_link.h"
 #include "runtime/processes/train.h"
 #include "runtime/worker.h"
@@ -14,6 +16,7 @@ struct RankRun {
   WorkerResult result;
   std::vector<double> losses;               ///< Σ token losses by micro-batch, where it has them
   std::vector<std::vector<float>> weights;  ///< of each stage of its plan
+  std::optional<Breaking> breaking = {};    ///< what it saw break first
 };
 
 /// Both use `tag` and wait. `stages`: as many as the peer's plan has.

@@ -1,12 +1,11 @@
 #include "runtime/processes/train.h"
 
 #include <fmt/format.h>
-#include <pthread.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <thread>
+#include <utility>
 
 #include "models/schedule/replicate.h"
 #include "models/schedule/slots.h"
@@ -15,49 +14,28 @@
 #include "runtime/cpu/cpu_compute.h"
 #include "runtime/cpu/outcome.h"
 #include "runtime/executor.h"
+#include "runtime/overdue.h"
 #include "runtime/past_event.h"
 #include "runtime/processes/clocks.h"
 #include "runtime/processes/loss_messages.h"
 #include "runtime/processes/notes.h"
 #include "runtime/processes/process_transport.h"
 #include "runtime/processes/rank_run.h"
+#include "runtime/termination.h"
 
 namespace pipelag {
 namespace {
 
-/// Keeps SIGTERM from this thread and all that it starts, until somebody asks for it.
-class TerminationHeld {
- public:
-  TerminationHeld() { pthread_sigmask(SIG_BLOCK, &Termination(), &before_); }
-  ~TerminationHeld() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  TerminationHeld(const TerminationHeld&) = delete;
-  TerminationHeld& operator=(const TerminationHeld&) = delete;
-
-  static const sigset_t& Termination() {
-    static const sigset_t signals = [] {
-      sigset_t set;
-      sigemptyset(&set);
-      sigaddset(&set, SIGTERM);
-      return set;
-    }();
-    return signals;
-  }
-
- private:
-  sigset_t before_{};
-};
-
-/// Turns SIGTERM, with which launchers end the other ranks when one has died, into an error that
-/// says what this rank was doing.
-std::jthread WatchTermination(ProcessLink& link) {
-  return std::jthread([&link](const std::stop_token& stop) {
-    constexpr timespec kLook{0, 20'000'000};
-    while (!stop.stop_requested()) {
-      if (sigtimedwait(&TerminationHeld::Termination(), nullptr, &kLook) != SIGTERM) continue;
-      const std::string waiting = link.Waiting();
-      link.control().Stop(std::make_exception_ptr(
-          Error(fmt::format("{}: told to end (SIGTERM){}{}", link.NameOf(link.rank()),
-                            waiting.empty() ? "" : " while ", waiting))));
+/// Tells the others why this rank stops, unless they are the reason, as soon as it does: what it is
+/// inside of may take minutes more.
+std::jthread WatchStop(const RunControl& control, Notes& notes) {
+  return std::jthread([&](const std::stop_token& ended) {
+    if (!control.WaitUntilStopped(ended)) return;
+    try {
+      control.RethrowError();
+    } catch (const StoppedByPeer&) {
+    } catch (...) {
+      notes.TellToStop(std::current_exception());
     }
   });
 }
@@ -150,7 +128,8 @@ class ProcessRun {
   ProcessRun& operator=(const ProcessRun&) = delete;
 
   std::optional<ProcessesResult> Run(const OpenProcessBackends& open, const Interposer& interpose) {
-    const std::jthread termination = WatchTermination(link_);
+    const OnTermination told([this](const std::string& signal) { StopFor(signal); });
+    const std::jthread stop = WatchStop(control_, notes_);
     try {
       CompareJobs(link_, ProcessTransport::kFreeTag + 1, Job());
       const std::vector<ClockOffset> clocks = CompareClocks(link_, ProcessTransport::kFreeTag + 1);
@@ -162,25 +141,23 @@ class ProcessRun {
         return std::nullopt;
       }
       return Gather(clocks, std::move(own));
-    } catch (const RunStopped&) {
-      // The error may be this rank's own, found by whichever thread moves its messages.
-      try {
-        control_.RethrowError();
-      } catch (const StoppedByPeer&) {
-        throw;
-      } catch (...) {
-        notes_.TellToStop(std::current_exception());
-        throw;
-      }
-      throw;
     } catch (...) {
       control_.Stop(std::current_exception());
-      notes_.TellToStop(std::current_exception());
+      control_.RethrowError();  // the first, which any thread of this rank may have found
       throw;
     }
   }
 
  private:
+  /// Launchers end the other ranks so when one has died: what this one was doing says why.
+  void StopFor(const std::string& signal) {
+    const std::string place = link_.Place();
+    const std::string waiting = link_.Waiting();
+    control_.Stop(std::make_exception_ptr(
+        Error(fmt::format("{}: told to end ({}){}{}", place.empty() ? link_.NameOf(rank_) : place,
+                          signal, waiting.empty() ? "" : " while ", waiting))));
+  }
+
   /// What all ranks must agree on.
   std::string Job() const {
     const Schedule& schedule = program_.schedule();
@@ -221,12 +198,15 @@ class ProcessRun {
     worker_options.watch = [&](int64_t microbatch, double loss) {
       if (notes_.diverged() == Notes::kNever) told_losses_->Tell(microbatch, loss);
     };
+    worker_options.begin = [this](std::string at) { link_.SetPlace(std::move(at)); };
     worker_ = std::make_unique<Worker>(program_, plan, worker_options, until, *backend.transport,
                                        losses_);
     RankRun run;
     run.result = worker_->Run();
+    link_.SetPlace("");
     told_losses_->Finish();
     run.losses = losses_;
+    run.breaking = compute_->FirstBreaking();
     std::erase_if(run.result.spans, [&](const Span& span) { return span.end >= until.ended(); });
     for (size_t i = 0; i < plan.stages.size(); ++i) {
       const float* weights = compute_->FinalWeights(i, run.result.newest_weights[i]);
@@ -251,7 +231,9 @@ class ProcessRun {
     if (notes_.diverged() != Notes::kNever) {
       Diverged diverged(notes_.diverged());
       diverged.where = notes_.diverged_where();
-      return {DivergedOutcome(program_, options_, results, std::move(losses), diverged,
+      std::vector<std::optional<Breaking>> seen;
+      for (const RankRun& run : runs) seen.push_back(run.breaking);
+      return {DivergedOutcome(program_, options_, results, std::move(losses), diverged, seen,
                               NotFinite(runs)),
               clocks};
     }
@@ -335,8 +317,8 @@ std::optional<ProcessesResult> TrainOnProcesses(const Program& program,
     throw Error(fmt::format("there are {} processes, but {} has {}: start one for each rank",
                             wire.size(), schedule.name, ranks));
   }
-  const TerminationHeld held;
   RunControl control(options.deadline);
+  const OverdueWatch overdue(control, options.end_overdue);
   return ProcessRun(program, options, corpus, wire, control).Run(open, interpose);
 }
 

@@ -35,7 +35,7 @@ using OpenProcessBackends =
 /// Runs rank `wire.rank()` of the program, as TrainOnThreads would all of them. Returns what all
 /// came to on rank 0, nothing elsewhere. Throws Error if this rank fails or has to wait too long,
 /// StoppedByPeer if another one does; after either the wire is of no more use. A process that is
-/// told to end (SIGTERM) meanwhile says what it was waiting for. When the loss diverges the ranks
+/// told to end (termination.h) meanwhile says what it was at. When the loss diverges the ranks
 /// go through the rest of the program without computing, so that all messages meet.
 std::optional<ProcessesResult> TrainOnProcesses(const Program& program,
                                                 const TrainingOptions& options,

@@ -11,8 +11,11 @@
 
 #include "models/file.h"
 #include "runtime/checkpoint/folder.h"
+#include "runtime/device/train.h"
+#include "tests/runtime/late_backend.h"
 #include "tests/runtime/resumed_run.h"
 #include "tests/runtime/scratch_folder.h"
+#include "tests/runtime/socket_pairs.h"
 
 namespace pipelag {
 namespace {
@@ -172,6 +175,7 @@ TEST(CheckpointFile, StagesOfSeveralProcessesMeetInTheFolder) {
                       static_cast<float>(version));
         }
         writer.Updated(stage, version, *optimizer, weights.data());
+        writer.Reported(version);
       }
     });
   }
@@ -242,6 +246,47 @@ TEST(Reports, ComeOncePerStepInOrderAndGoOn) {
       EXPECT_EQ(report.learning_rate, reports[true][i].learning_rate);
       EXPECT_EQ(report.gradient_norm.has_value(), clips);
       EXPECT_EQ(report.gradient_norm, reports[true][i].gradient_norm);
+    }
+  }
+}
+
+// A log then has whatever a run that goes on from the checkpoint does not do again.
+TEST(Reports, ComeBeforeTheCheckpointOfTheirStepIsComplete) {
+  const auto on_processes = [](const Program& program, const TrainingOptions& options) {
+    return TrainOnSocketPairs(program, options, TestCorpus());
+  };
+  LateBackend backend(2, 4);
+  const auto on_gpus = [&backend](const Program& program, const TrainingOptions& options) {
+    const DeviceRun run{StagePrecision::kFloat32, DeviceTransport::kLocal};
+    return TrainOnThreads(program, options, TestCorpus(), OnDevices(backend, run), {});
+  };
+  for (const char* schedule : {"1f1b", "2bw", "pipedream", "dualpipe"}) {
+    for (const char* run : {"serial", "threads", "processes", "gpus"}) {
+      const ScratchFolder folder;
+      Way way = Threads(schedule, 2, 4);
+      way.serial = std::string_view(run) == "serial";
+      if (std::string_view(run) == "processes") way.run = on_processes;
+      if (std::string_view(run) == "gpus") way.run = on_gpus;
+      TrainingOptions options = For(way, "sgd", "none");
+      int64_t reports = 0;
+      options.on_step = [&](const StepReport& report) {
+        EXPECT_EQ(report.steps_done, ++reports);
+        if (reports != 3) return;
+        const auto own = folder.path() / StepFolderName(report.steps_done);
+        const auto there = [&](const char* name) { return std::filesystem::exists(own / name); };
+        const auto wait = [&](int most, const auto& ready) {
+          for (int i = 0; i < most && !ready() && !there(kManifestName); ++i) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          }
+        };
+        // Until the other stage has come to it, and a while in which it could be the last to come.
+        wait(1000, [&] { return there("stage-0001-of-0002.part"); });
+        wait(20, [] { return false; });
+        EXPECT_FALSE(there(kManifestName)) << schedule << ", " << run;
+      };
+      TrainFrom(way, options, {}, {.folder = folder.path(), .every = 1}, kSteps);
+      EXPECT_EQ(reports, kSteps) << schedule << ", " << run;
+      EXPECT_EQ(CompleteSteps(folder.path()).size(), static_cast<size_t>(kSteps));
     }
   }
 }

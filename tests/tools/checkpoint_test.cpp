@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
+#include <csignal>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <sstream>
 
 #include "tests/tools/launched.h"
@@ -45,6 +48,33 @@ TEST(Checkpoint, KilledAtAnyMomentGoesOnToTheSameWeights) {
     const nlohmann::json last = Json(place.Pipelag(Command(way + keeping + "--resume ck")));
     EXPECT_EQ(last.at("weights_sha256"), whole);
     EXPECT_GT(last.at("first_step"), 20);
+    std::vector<int64_t> logged;
+    for (const nlohmann::json& line : LinesOf(place.Read("log"))) {
+      if (line.contains("step")) logged.push_back(line.at("step"));
+    }
+    std::vector<int64_t> all(120);
+    std::iota(all.begin(), all.end(), 1);
+    EXPECT_EQ(logged, all);
+  }
+}
+
+bool IsTemporary(const std::string& name) { return name.ends_with(".tmp"); }
+
+// Whatever it is writing at that moment: it writes all the time.
+TEST(Checkpoint, OfARunThatIsToldToEndLeavesNothingHalfWritten) {
+  for (const int signal : {SIGTERM, SIGINT, SIGTERM, SIGINT, SIGTERM, SIGINT}) {
+    const Workplace place;
+    Started run = place.Start(
+        "run --schedule 2bw --ranks 2 --microbatches 2 --layers 4 --hidden 256 --heads 4 "
+        "--sequence 4 --microbatch-size 1 --steps 100000 --checkpoint ck --checkpoint-every 1 "
+        "--keep-last 2",
+        {});
+    std::vector<std::string> files;
+    while (std::none_of(files.begin(), files.end(), IsTemporary)) files = place.AllFiles();
+    ASSERT_EQ(kill(run.process(), signal), 0);
+    EXPECT_EQ(run.Finish().exit_code, -signal);
+    files = place.AllFiles();
+    EXPECT_TRUE(std::none_of(files.begin(), files.end(), IsTemporary));
   }
 }
 
@@ -214,17 +244,20 @@ TEST(Log, HasAHeaderAndALinePerStep) {
   EXPECT_EQ(lines[6].at("loss"), run.at("final_loss"));
   EXPECT_EQ(lines[1].at("learning_rate"), 0.002);
   EXPECT_EQ(Lines(place.Read("loss.csv")), 7u);
-  // Half a line from a run that was killed; what goes on writes behind it.
-  place.Write("log", place.Read("log") + "{\"step\":");
+  // Half a line from a run that was killed. What goes on does steps 4 to 6 again.
+  const std::string before = place.Read("log");
+  place.Write("log", before + "{\"step\":");
   Json(place.Pipelag(Command(way + "--log log --resume ck/step-00000003 --loss loss.csv")));
-  std::string text = place.Read("log");
-  text.erase(text.find("{\"step\":\n"), 9);
-  lines = LinesOf(text);
-  ASSERT_EQ(lines.size(), 11u);
-  EXPECT_EQ(lines[7].at("first_step"), 3);
-  EXPECT_EQ(lines[8].at("step"), 4);
-  EXPECT_EQ(lines[10].at("loss"), lines[6].at("loss"));
+  const std::vector<nlohmann::json> again = LinesOf(place.Read("log"));
+  ASSERT_EQ(again.size(), 8u);
+  EXPECT_TRUE(std::equal(again.begin(), again.begin() + 4, lines.begin()));
+  EXPECT_EQ(again[4].at("first_step"), 3);
+  for (size_t step = 4; step <= 6; ++step) EXPECT_EQ(again[step + 1].at("step"), step);
+  EXPECT_EQ(again[7].at("loss"), lines[6].at("loss"));
   EXPECT_THAT(place.Read("loss.csv"), HasSubstr("\n2bw,3,256,"));
+  // Of what it did again nothing is left if it is done once more.
+  Json(place.Pipelag(Command(way + "--log log --resume ck/step-00000003")));
+  EXPECT_EQ(Lines(place.Read("log")), 8u);
   // Without --resume it begins anew.
   Json(place.Pipelag(Command(way + "--log log")));
   EXPECT_EQ(Lines(place.Read("log")), 7u);

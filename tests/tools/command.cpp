@@ -3,9 +3,12 @@
 #include "tests/tools/command.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <pty.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -83,6 +86,38 @@ Outcome Started::Finish() {
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status), ReadWhole(out_),
           ReadWhole(err_)};
 }
+
+void Started::WaitUntilHeldUp() const {
+  const std::filesystem::path tasks = fmt::format("/proc/{}/task", process_);
+  const std::string write = fmt::format("{} ", SYS_write);
+  for (int i = 0; i < 60'000; ++i) {
+    for (const auto& task : std::filesystem::directory_iterator(tasks)) {
+      if (ReadWhole(task.path() / "syscall").starts_with(write)) return;
+    }
+    usleep(1000);
+  }
+  ADD_FAILURE() << "it never was";
+}
+
+Outcome Started::FinishOrKill() {
+  for (int i = 0; i < 6000; ++i) {
+    siginfo_t ended{};
+    CHECK(waitid(P_PID, static_cast<id_t>(process_), &ended, WEXITED | WNOHANG | WNOWAIT) == 0);
+    if (ended.si_pid != 0) return Finish();
+    usleep(10'000);
+  }
+  CHECK(kill(process_, SIGKILL) == 0);
+  return Finish();
+}
+
+Pipe::Pipe(const std::filesystem::path& file) {
+  constexpr int kPage = 4096;
+  CHECK(mkfifo(file.c_str(), 0600) == 0);
+  descriptor_ = open(file.c_str(), O_RDWR | O_CLOEXEC);
+  CHECK(fcntl(descriptor_, F_SETPIPE_SZ, kPage) > 0);
+}
+
+Pipe::~Pipe() { close(descriptor_); }
 
 Outcome Workplace::Pipelag(std::string_view command) const {
   return StartProgram(Words(command), {}).Finish();
@@ -182,6 +217,17 @@ std::vector<std::string> Workplace::Files() const {
     names.push_back(entry.path().filename());
   }
   std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::vector<std::string> Workplace::AllFiles() const {
+  std::vector<std::string> names;
+  // Folders may go meanwhile.
+  std::error_code gone;
+  for (std::filesystem::recursive_directory_iterator entry(folder_ / "work", gone), end;
+       !gone && entry != end; entry.increment(gone)) {
+    names.push_back(entry->path());
+  }
   return names;
 }
 

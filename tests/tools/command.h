@@ -23,13 +23,29 @@ class Started {
       : process_(process), out_(std::move(out)), err_(std::move(err)) {}
 
   int process() const { return process_; }
+  /// Until one of its threads is held up in a write.
+  void WaitUntilHeldUp() const;
   /// Waits for its end. Of one that a signal ended the exit code is minus the signal's number.
   Outcome Finish();
+  /// The same, but a process that is still there after a minute is killed.
+  Outcome FinishOrKill();
 
  private:
   int process_;
   std::filesystem::path out_;
   std::filesystem::path err_;
+};
+
+/// A named pipe that holds a few lines and that nobody reads: who writes more is held up in that.
+class Pipe {
+ public:
+  explicit Pipe(const std::filesystem::path& file);
+  Pipe(const Pipe&) = delete;
+  Pipe& operator=(const Pipe&) = delete;
+  ~Pipe();
+
+ private:
+  int descriptor_;
 };
 
 /// A fresh folder that is gone with the object. Relative names are within it.
@@ -57,12 +73,15 @@ class Workplace {
   /// Started, and killed (kill -9) as soon as a file has so many lines. False if it ended before.
   bool PipelagKilled(std::string_view command, const std::string& file, size_t lines) const;
 
+  std::filesystem::path PathOf(const std::string& name) const { return folder_ / "work" / name; }
   void Write(const std::string& name, std::string_view content) const;
   void Remove(const std::string& name) const;
   /// Empty if there is no such file.
   std::string Read(const std::string& name) const;
   /// Names of all files, sorted.
   std::vector<std::string> Files() const;
+  /// Of all that the folders hold too, in no order.
+  std::vector<std::string> AllFiles() const;
 
  private:
   std::filesystem::path Under(const char* name) const { return folder_ / name; }

@@ -171,6 +171,41 @@ TEST_F(Processes, OneThatIsKilledEndsTheOthersWithItsName) {
               AllOf(HasSubstr(" waits for rank 1 to "), HasSubstr("rank 1 is gone")));
 }
 
+/// The last rank is inside an action that nothing can interrupt: it writes to a pipe that is full.
+class InsideAnAction : public Processes {
+ protected:
+  std::vector<Outcome> EndOne(size_t which, int signal) {
+    const Pipe log(place_.PathOf("log"));
+    std::vector<Started> started = StartAll(
+        place_, 2,
+        std::string("run --schedule 1f1b --ranks 2 --steps 1000000 --log log --backend mpi") +
+            kNetwork);
+    started[1].WaitUntilHeldUp();
+    EXPECT_EQ(kill(started[which].process(), signal), 0);
+    std::vector<Outcome> outcomes;
+    for (Started& one : started) outcomes.push_back(one.FinishOrKill());
+    return outcomes;
+  }
+};
+
+TEST_F(InsideAnAction, OneIsEndedByTheDeathOfAnother) {
+  const std::vector<Outcome> outcomes = EndOne(0, SIGKILL);
+  EXPECT_EQ(outcomes[0].exit_code, -SIGKILL);
+  EXPECT_EQ(outcomes[1].exit_code, 2);
+  EXPECT_EQ(Lines(outcomes[1].err), 1u) << outcomes[1].err;
+  EXPECT_THAT(outcomes[1].err, AllOf(testing::ContainsRegex("pipelag: rank 1 at 1[FBU][0-9]+: "),
+                                     HasSubstr("rank 0 is gone: its connection was closed")));
+}
+
+TEST_F(InsideAnAction, OneThatIsToldToEndSaysWhichAndEndsTheOthers) {
+  const std::vector<Outcome> outcomes = EndOne(1, SIGINT);
+  EXPECT_EQ(outcomes[0].exit_code, 2);
+  EXPECT_EQ(outcomes[0].err, "");
+  EXPECT_EQ(outcomes[1].exit_code, 2);
+  EXPECT_THAT(outcomes[1].err, testing::MatchesRegex("pipelag: rank 1 at 1[FBU][0-9]+: told to end "
+                                                     "\\(SIGINT\\).*\n"));
+}
+
 TEST_F(Processes, OneThatIsToldToEndSaysSo) {
   std::vector<Started> started =
       StartAll(place_, 2,
@@ -180,7 +215,8 @@ TEST_F(Processes, OneThatIsToldToEndSaysSo) {
   ASSERT_EQ(kill(started[0].process(), SIGTERM), 0);
   const std::vector<Outcome> outcomes = FinishAll(started);
   EXPECT_EQ(outcomes[0].exit_code, 2);
-  EXPECT_THAT(outcomes[0].err, HasSubstr("rank 0: told to end (SIGTERM)"));
+  EXPECT_THAT(outcomes[0].err,
+              testing::ContainsRegex("rank 0 at 0[FBU][0-9]+: told to end \\(SIGTERM\\)"));
   EXPECT_EQ(outcomes[1].exit_code, 2);
 }
 

@@ -1,0 +1,39 @@
+// What becomes of this process when it is told to end by SIGTERM, SIGINT or SIGHUP. Knows nothing
+// of what it does meanwhile.
+#pragma once
+
+#include <functional>
+#include <list>
+#include <string>
+#include <thread>
+
+namespace pipelag {
+
+/// One per process, as long as it lives: until then a signal ends it as ever, but no file is left
+/// half written. A signal that is ignored from the start, as under nohup, stays so.
+class TerminationSignals {
+ public:
+  TerminationSignals();
+  ~TerminationSignals();
+  TerminationSignals(const TerminationSignals&) = delete;
+  TerminationSignals& operator=(const TerminationSignals&) = delete;
+
+ private:
+  std::jthread answering_;
+};
+
+/// While there are any, they are called instead, by a thread that has nothing else to do, with the
+/// signal's name ("SIGTERM"). They are to end what goes on and must not throw.
+class OnTermination {
+ public:
+  using Reaction = std::function<void(const std::string& signal)>;
+  explicit OnTermination(Reaction reaction);
+  ~OnTermination();
+  OnTermination(const OnTermination&) = delete;
+  OnTermination& operator=(const OnTermination&) = delete;
+
+ private:
+  std::list<Reaction>::iterator place_;
+};
+
+}  // namespace pipelag
