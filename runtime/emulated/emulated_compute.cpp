@@ -73,7 +73,8 @@ EventPtr EmulatedCompute::Start(const ComputeTask& task, std::span<const EventPt
     return std::make_shared<PastEvent>(Interval{start, start});
   }
   const Nanoseconds duration = DurationOf(task.action);
-  lane_free_ = duration.count() == 0 ? start : SleepUntil(start + duration);
+  const bool over = duration.count() == 0 && start <= control_.Now();
+  lane_free_ = over ? start : SleepUntil(start + duration);
   return std::make_shared<PastEvent>(Interval{start, lane_free_});
 }
 

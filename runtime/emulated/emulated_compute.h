@@ -16,7 +16,8 @@ namespace pipelag {
 /// Stages of one rank, used by one thread. An action starts when the lane is free and its messages
 /// have arrived, as on a device that has its work queued: that the thread notices late is no delay
 /// unless it is still asleep when the action should have ended. It ends when the clock says so,
-/// never before its time is over. Collectives take no time of the compute lane.
+/// never before its time is over, also where it only waits for others and takes no time itself.
+/// Collectives take no time of the compute lane.
 class EmulatedCompute : public Compute {
  public:
   /// `costs` by slice; throws Error if they lack a kind that is then asked for. `control` is

@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
+#include <memory>
 #include <tuple>
 
 #include "models/schedule/generators.h"
@@ -117,6 +119,66 @@ TEST(Emulation, OfReplicasReducesGradientsAsTheSimulatorDoes) {
           MovesGradients(program.schedule().groups[static_cast<size_t>(span.stage)]);
       EXPECT_EQ(span.end - span.start, gradients ? reduction : Nanoseconds{0});
     }
+  }
+}
+
+/// Notes whether an action was said to be over before the clock says so.
+class Punctual : public Compute {
+ public:
+  Punctual(Compute& inner, const RunControl& control) : inner_(inner), control_(control) {}
+  std::byte* MessageBuffer(int lane, int index) override {
+    return inner_.MessageBuffer(lane, index);
+  }
+  std::span<float> GradientBuffer(int stage, int index) override {
+    return inner_.GradientBuffer(stage, index);
+  }
+  std::span<float> SharedGradient(int stage, int index) override {
+    return inner_.SharedGradient(stage, index);
+  }
+  EventPtr Start(const ComputeTask& task, std::span<const EventPtr> after) override {
+    const EventPtr done = inner_.Start(task, after);
+    if (OnComputeLane(task.action.kind)) early_ = early_ || done->When().end > control_.Now();
+    return done;
+  }
+  bool early() const { return early_; }
+
+ private:
+  Compute& inner_;
+  const RunControl& control_;
+  bool early_ = false;
+};
+
+// Whoever takes no time waits no less for those who do: at the end of a run nobody else does.
+TEST(Emulation, EndsNoActionBeforeItsTime) {
+  const Nanoseconds reduction = milliseconds(20);
+  for (const char* schedule : {"1f1b", "2bw", "zb-v", "pipedream", "paci", "dualpipe"}) {
+    SCOPED_TRACE(schedule);
+    const bool waits = schedule != std::string("pipedream") && schedule != std::string("paci");
+    const Program program = Unpaired(Program(
+        Replicate(
+            Generate(
+                schedule,
+                {.ranks = 2, .microbatches = 4, .reduction = true, .norm = waits, .tied = waits}),
+            2),
+        2));
+    Costs costs = Times(program.schedule().stages, microseconds(500));
+    for (Nanoseconds& time : costs.update) time = Nanoseconds{0};
+    for (auto* times : {&costs.forward, &costs.backward_weight}) times->front() = Nanoseconds{0};
+    std::vector<std::unique_ptr<Punctual>> devices;
+    const Trace trace =
+        Emulate(program, costs, reduction, std::chrono::minutes(1),
+                [&](int, RankBackend inner, RunControl& control) {
+                  devices.push_back(std::make_unique<Punctual>(*inner.compute, control));
+                  return RankBackend{devices.back().get(), inner.transport};
+                });
+    for (const auto& device : devices) EXPECT_FALSE(device->early());
+    ExpectConsistent(program, costs, reduction, trace);
+    // What ends the run is an update: every reduction is waited for.
+    Nanoseconds updated{0};
+    for (const Span& span : trace.spans) {
+      if (span.kind == ActionKind::kUpdate) updated = std::max(updated, span.end);
+    }
+    for (const Span& span : trace.spans) EXPECT_LE(span.end, updated) << SpanName(span);
   }
 }
 
