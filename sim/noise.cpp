@@ -11,14 +11,6 @@
 #include "traces/trace.h"
 
 namespace pipelag {
-namespace {
-
-int64_t Rounded(double time) {
-  if (!(time < 9e18)) throw Error("the noise makes an action take longer than 292 years");
-  return static_cast<int64_t>(time + 0.5);
-}
-
-}  // namespace
 
 void CheckNoise(const NoiseOptions& noise, int ranks) {
   const size_t factors = noise.rank_factors.size();
@@ -41,13 +33,25 @@ void CheckNoise(const NoiseOptions& noise, int ranks) {
   if (noise.stall.count() < 0) throw Error("the duration of --stalls must not be negative");
 }
 
+ActionTimes WithRankFactors(const Program& program, ActionTimes times, const NoiseOptions& noise,
+                            int first_rank) {
+  if (noise.rank_factors.empty()) return times;
+  std::vector<double> factors;
+  for (int rank = 0; rank < program.schedule().ranks; ++rank) {
+    const bool alike = noise.rank_factors.size() == 1;
+    factors.push_back(noise.rank_factors[alike ? 0 : static_cast<size_t>(first_rank + rank)]);
+  }
+  times.Scale(factors, program);
+  return times;
+}
+
 NoisyTimes::NoisyTimes(const Program& program, const ActionTimes& times, const NoiseOptions& noise,
                        int first_rank)
     : schedule_(program.schedule()),
-      times_(times),
+      times_(WithRankFactors(program, times, noise, first_rank)),
       noise_(noise),
       first_rank_(first_rank),
-      quiet_(!noise.any()) {
+      quiet_(!noise.varies()) {
   if (!quiet_) CheckSum(program);
 }
 
@@ -56,10 +60,7 @@ NoisyTimes::NoisyTimes(const Program& program, const ActionTimes& times, const N
 void NoisyTimes::CheckSum(const Program& program) const {
   constexpr double kMost = 4.6e18;  // half of what there is: messages take time as well
   constexpr double kFarthest = 9;   // no draw of StandardNormal is farther from 0
-  double factor = std::exp(noise_.sigma * kFarthest);
-  double slowest = 1;
-  for (const double of_rank : noise_.rank_factors) slowest = std::max(slowest, of_rank);
-  factor *= slowest;
+  const double factor = std::exp(noise_.sigma * kFarthest);
   double step = 0;
   double actions = 0;
   for (const auto& body : schedule_.body) {
@@ -90,23 +91,16 @@ int64_t NoisyTimes::OfOverlap(const RunAction& forward, const RunAction& backwar
       static_cast<double>(times_.Of(forward)) + static_cast<double>(times_.Of(backward));
   if (apart == 0) return time;
   const double noisy = static_cast<double>(Of(forward)) + static_cast<double>(Of(backward));
-  return noisy == apart ? time : Rounded(static_cast<double>(time) * (noisy / apart));
+  return Multiplied(time, noisy / apart);
 }
 
 int64_t NoisyTimes::Noisy(const RunAction& action, int64_t time) const {
-  const double factor = Factor(action);
-  if (factor != 1) time = Rounded(static_cast<double>(time) * factor);
+  time = Multiplied(time, Factor(action));
   return Stalls(action) ? time + noise_.stall.count() : time;
 }
 
 double NoisyTimes::Factor(const RunAction& action) const {
-  double factor = 1;
-  if (noise_.rank_factors.size() == 1) factor = noise_.rank_factors.front();
-  if (noise_.rank_factors.size() > 1) {
-    factor = noise_.rank_factors[static_cast<size_t>(RankOf(action))];
-  }
-  if (noise_.sigma > 0) factor *= Exponential(noise_.sigma * StandardNormal(Bits(action, 0)));
-  return factor;
+  return noise_.sigma > 0 ? Exponential(noise_.sigma * StandardNormal(Bits(action, 0))) : 1;
 }
 
 bool NoisyTimes::Stalls(const RunAction& action) const {

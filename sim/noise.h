@@ -17,17 +17,23 @@ struct NoiseOptions {
   double stall_probability = 0;  ///< of an action
   Nanoseconds stall{0};          ///< what a stall adds
 
-  bool any() const { return !rank_factors.empty() || sigma > 0 || stall_probability > 0; }
+  /// Whether actions of one kind and stage take now more and now less.
+  bool varies() const { return sigma > 0 || stall_probability > 0; }
+  bool any() const { return !rank_factors.empty() || varies(); }
 };
 
 /// Throws Error naming the flag for what cannot be: negative figures, a probability above 1,
 /// factors neither one for all nor one per rank.
 void CheckNoise(const NoiseOptions& noise, int ranks);
 
+/// `times` with the factors of the pipeline's ranks. `first_rank` is the number of the pipeline's
+/// rank 0 among all replicas' ranks.
+ActionTimes WithRankFactors(const Program& program, ActionTimes times, const NoiseOptions& noise,
+                            int first_rank = 0);
+
 /// ActionTimes under noise. An action's luck is a pure function of (seed, rank, kind, stage of the
 /// network, micro-batch or step): the same in every schedule, run and order. Reductions and
-/// messages have none. `first_rank` is the number of the pipeline's rank 0 among all replicas'
-/// ranks.
+/// messages have none. `first_rank`: as above.
 class NoisyTimes {
  public:
   NoisyTimes(const Program& program, const ActionTimes& times, const NoiseOptions& noise,
@@ -40,7 +46,7 @@ class NoisyTimes {
   int64_t OfOverlap(const RunAction& forward, const RunAction& backward) const;
   int64_t OfReduction(int group) const { return times_.OfReduction(group); }
 
-  /// By what an action's time is multiplied; a stall comes on top.
+  /// By what an action's time, that of its rank, is multiplied; a stall comes on top.
   double Factor(const RunAction& action) const;
   bool Stalls(const RunAction& action) const;
 
@@ -51,7 +57,7 @@ class NoisyTimes {
   uint64_t Bits(const RunAction& action, uint64_t draw) const;
 
   const Schedule& schedule_;
-  const ActionTimes& times_;
+  ActionTimes times_;  // with the ranks' factors
   NoiseOptions noise_;
   int first_rank_;
   bool quiet_;

@@ -160,6 +160,16 @@ bool IsRegular(const SimulationOptions& options) {
   return options.network.cluster == nullptr && !options.noise.any();
 }
 
+/// Whether the noise is a factor for each rank, the same in every replica: then nothing is random.
+bool ScalesRanksAlone(const Program& program, const SimulationOptions& options) {
+  if (!options.noise.any() || options.noise.varies()) return false;
+  const int ranks = program.schedule().ranks;
+  CheckNoise(options.noise, ranks * options.network.replicas);
+  const std::vector<double>& factors = options.noise.rank_factors;
+  if (factors.size() == 1) return true;
+  return std::equal(factors.begin() + ranks, factors.end(), factors.begin());
+}
+
 struct Executed {
   StepTime mean_step;              ///< where there is no exact one
   bool slowed = false;             ///< messages or reductions slowed each other
@@ -238,6 +248,14 @@ Nanoseconds MeanBusy(const std::vector<RankTotals>& totals, int64_t steps) {
 
 Simulation Simulate(const Program& program, const ActionTimes& times,
                     const SimulationOptions& options) {
+  if (ScalesRanksAlone(program, options)) {
+    SimulationOptions constant = options;
+    constant.noise = {};
+    ActionTimes scaled = WithRankFactors(program, times, options.noise);
+    Simulation result = Simulate(program, scaled, constant);
+    if (result.exact && !result.met) result.met = std::move(scaled);
+    return result;
+  }
   std::optional<ContendedLayout> layout;
   std::optional<ActionTimes> alone;
   if (options.network.cluster != nullptr) {
@@ -248,7 +266,7 @@ Simulation Simulate(const Program& program, const ActionTimes& times,
     SimulationOptions plain = options;
     plain.network = {};
     Simulation result = Simulate(program, *alone, plain);
-    result.alone = std::move(alone);
+    result.met = std::move(alone);
     return result;
   }
   const Schedule& schedule = program.schedule();
@@ -290,12 +308,12 @@ Simulation Simulate(const Program& program, const ActionTimes& times,
     const bool small = program.actions() / program.steps() <= kMostActionsOfBodyOnCluster;
     if (alone && !executed.slowed && small &&
         NeverSlows(program, times, *alone, options, *layout)) {
-      result.alone = std::move(alone);
+      result.met = std::move(alone);
     }
-    result.exact = result.alone.has_value();
+    result.exact = result.met.has_value();
     if (result.exact) {
       result.steady =
-          ExactSteadyState(program, *result.alone, {.receive_slots = options.receive_slots});
+          ExactSteadyState(program, *result.met, {.receive_slots = options.receive_slots});
       busy_per_step = times.BusyPerStep(program);
     } else {
       result.steady.step_time = executed.mean_step;

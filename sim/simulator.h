@@ -27,15 +27,16 @@ struct SimulationOptions {
 };
 
 struct Simulation {
-  /// Of this run; `step_time` is the exact steady one. With noise, and on a cluster where messages
-  /// or reductions ever slow each other, it is the mean over the middle half of the run's steps, or
-  /// the makespan of a single one.
+  /// Of this run; `step_time` is the exact steady one. With noise that varies, with factors that
+  /// differ between replicas, and on a cluster where messages or reductions ever slow each other,
+  /// it is the mean over the middle half of the run's steps, or the makespan of a single one.
   Metrics metrics;
   SteadyState steady;  ///< what limits it; of a mean the step time only
   /// Whether the step time is exact.
   bool exact = true;
-  /// On a cluster where it is: the times that messages and reductions take on their ways.
-  std::optional<ActionTimes> alone;
+  /// Where it is, and the times are not those given: on a cluster those that messages and
+  /// reductions take on their ways, with factors of ranks the scaled ones.
+  std::optional<ActionTimes> met;
   Trace trace;  ///< header always, spans if asked
 };
 

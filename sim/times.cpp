@@ -83,6 +83,21 @@ void ActionTimes::Replace(ActionKind kind, const std::vector<std::vector<Nanosec
   CheckSum(program);
 }
 
+void ActionTimes::Scale(const std::vector<double>& rank_factors, const Program& program) {
+  const Schedule& schedule = program.schedule();
+  CHECK(rank_factors.size() == static_cast<size_t>(schedule.ranks));
+  const auto scale = [&](std::vector<int64_t>& times, size_t per_stage) {
+    for (size_t i = 0; i < times.size(); ++i) {
+      const auto rank = static_cast<size_t>(schedule.placement[i / per_stage]);
+      times[i] = Multiplied(times[i], rank_factors[rank]);
+    }
+  };
+  for (auto& times : times_) scale(times, 1);
+  for (auto& times : by_microbatch_) scale(times, static_cast<size_t>(microbatches_));
+  scale(overlap_, 1);
+  CheckSum(program);
+}
+
 void ActionTimes::ReplaceLinks(std::vector<LinkTime> lanes, const Program& program) {
   CHECK(lanes.size() == program.lanes().size());
   lanes_ = std::move(lanes);
@@ -151,6 +166,13 @@ Nanoseconds ActionTimes::BusyPerStep(const Program& program) const {
     }
   }
   return Nanoseconds{*std::max_element(busy.begin(), busy.end())};
+}
+
+int64_t Multiplied(int64_t time, double factor) {
+  if (factor == 1) return time;
+  const double exact = static_cast<double>(time) * factor;
+  if (!(exact < 9e18)) throw Error("the noise makes an action take longer than 292 years");
+  return static_cast<int64_t>(exact + 0.5);
 }
 
 std::vector<LinkTime> LinksOfMessages(const Program& program, const std::vector<Bytes>& behind,

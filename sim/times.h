@@ -25,6 +25,10 @@ class ActionTimes {
   void Replace(ActionKind kind, const std::vector<std::vector<Nanoseconds>>& times,
                const Program& program);
 
+  /// Every compute time becomes so many times what it is, by the rank it is spent on. Throws Error
+  /// as the constructor does.
+  void Scale(const std::vector<double>& rank_factors, const Program& program);
+
   /// In place of one time for all, from now on: what messages take on each lane. Throws Error as
   /// the constructor does.
   void ReplaceLinks(std::vector<LinkTime> lanes, const Program& program);
@@ -82,6 +86,9 @@ class ActionTimes {
   std::array<std::vector<int64_t>, kKinds> counts_;
   bool any_overlap_ = false;
 };
+
+/// To the nearest nanosecond. Throws Error beyond what nanoseconds can count.
+int64_t Multiplied(int64_t time, double factor);
 
 /// What messages take on each lane where `behind[s]` bytes pass between stage s and the next one:
 /// on a lane of several pairs of stages as long as the largest. Empty if all are alike.

@@ -67,7 +67,7 @@ Inputs InputsOf(const Arguments& arguments, const Program& program, Simulated& s
 
 /// What limits the run and what would help, where that can be told.
 void FindReasons(const NamedSchedule& named, const Program& program, const ActionTimes& met,
-                 int receive_slots, bool on_cluster, Simulated& simulated) {
+                 int receive_slots, bool as_given, Simulated& simulated) {
   for (const int lane : simulated.steady.critical_lanes) {
     simulated.critical_links.push_back(program.lanes()[static_cast<size_t>(lane)]);
     const LinkTime& takes = met.OfMessage(lane);
@@ -77,7 +77,7 @@ void FindReasons(const NamedSchedule& named, const Program& program, const Actio
   if (!schedule.groups.empty() && !simulated.steady.critical_ranks.empty()) {
     simulated.reductions = CostOfReductions(program, met, receive_slots);
   }
-  if (named.file.empty() && simulated.steady.crosses_links() && !on_cluster) {
+  if (named.file.empty() && simulated.steady.crosses_links() && as_given) {
     simulated.warm_up = WarmUpThatHides(schedule, GivenCostsOf(simulated.costs));
   }
 }
@@ -130,8 +130,8 @@ Simulated SimulateOne(const NamedSchedule& named, const Arguments& arguments,
   simulated.exact = simulation.exact;
   simulated.result.mean = !simulation.exact;
   if (extras.reasons) {
-    FindReasons(named, program, simulation.alone ? *simulation.alone : times, options.receive_slots,
-                conditions.network.cluster != nullptr, simulated);
+    FindReasons(named, program, simulation.met ? *simulation.met : times, options.receive_slots,
+                !simulation.met, simulated);
   }
   RunResult& result = simulated.result;
   if (options.spans && extras.reasons) Explain(result);

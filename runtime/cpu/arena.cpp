@@ -12,8 +12,10 @@
 namespace pipelag {
 
 Arena::Arena(size_t bytes) {
+  constexpr size_t kPage = size_t{4} << 10;
   constexpr size_t kHugePage = size_t{2} << 20;
-  size_ = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+  const size_t page = bytes < kHugePage ? kPage : kHugePage;
+  size_ = (bytes + page - 1) / page * page;
   if (size_ == 0) return;
   void* memory = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
@@ -22,7 +24,7 @@ Arena::Arena(size_t bytes) {
   }
   memory_ = static_cast<std::byte*>(memory);
   // Advice only: where huge pages are off, ordinary ones do.
-  static_cast<void>(madvise(memory_, size_, MADV_HUGEPAGE));
+  if (page == kHugePage) static_cast<void>(madvise(memory_, size_, MADV_HUGEPAGE));
   std::memset(memory_, 0, size_);
 }
 

@@ -22,8 +22,7 @@ struct Bell {
 
 class LocalEvent : public Event {
  public:
-  LocalEvent(const RunControl& control, Bell& bell, std::string waiting)
-      : control_(control), bell_(bell), waiting_(std::move(waiting)) {}
+  LocalEvent(const RunControl& control, Bell& bell) : control_(control), bell_(bell) {}
 
   bool Happened() const override { return happened_.load(std::memory_order_acquire); }
 
@@ -31,13 +30,16 @@ class LocalEvent : public Event {
     if (control_.Look([&] { return Happened(); })) return;
     std::unique_lock lock(bell_.mutex);
     control_.Wait(
-        lock, bell_.rung, [&] { return Happened(); }, [&] { return waiting_; });
+        lock, bell_.rung, [&] { return Happened(); }, [&] { return Waiting(); });
   }
 
   Interval When() const override {
     CHECK(Happened());
     return when_;
   }
+
+  /// Who waits for whom. Made when it is wanted, which is hardly ever.
+  virtual std::string Waiting() const = 0;
 
   /// With the bell's mutex held.
   void Happen(Interval when) {
@@ -48,9 +50,39 @@ class LocalEvent : public Event {
  private:
   const RunControl& control_;
   Bell& bell_;
-  std::string waiting_;
   Interval when_;
   std::atomic<bool> happened_{false};
+};
+
+/// Half of a message, the `number`-th of its lane.
+class LocalHalf : public LocalEvent {
+ public:
+  LocalHalf(const RunControl& control, Bell& bell, const Program& program, int lane, bool send,
+            int64_t number)
+      : LocalEvent(control, bell), program_(program), lane_(lane), send_(send), number_(number) {}
+  std::string Waiting() const override {
+    return WaitingForMessage(program_.schedule(), program_.lanes()[static_cast<size_t>(lane_)],
+                             send_, number_);
+  }
+
+ private:
+  const Program& program_;
+  int lane_;
+  bool send_;
+  int64_t number_;
+};
+
+class LocalCollective : public LocalEvent {
+ public:
+  LocalCollective(const RunControl& control, Bell& bell, const Schedule& schedule, int rank,
+                  int group)
+      : LocalEvent(control, bell), schedule_(schedule), rank_(rank), group_(group) {}
+  std::string Waiting() const override { return WaitingForGroup(schedule_, rank_, group_); }
+
+ private:
+  const Schedule& schedule_;
+  int rank_;
+  int group_;
 };
 
 struct PostedHalf {
@@ -115,12 +147,10 @@ class LocalEnd : public Transport {
   EventPtr Post(const Transfer& transfer, std::span<const EventPtr> after) override {
     for (const EventPtr& event : after) event->Wait();
     Channel& channel = state_.channels[static_cast<size_t>(transfer.lane)];
-    const Lane& lane = state_.program.lanes()[static_cast<size_t>(transfer.lane)];
     int64_t& posted = transfer.send ? channel.sends_posted : channel.receives_posted;
     PostedHalf half{transfer.buffer, transfer.bytes,
-                    std::make_shared<LocalEvent>(
-                        state_.control, channel.bell,
-                        WaitingForMessage(state_.program.schedule(), lane, transfer.send, posted))};
+                    std::make_shared<LocalHalf>(state_.control, channel.bell, state_.program,
+                                                transfer.lane, transfer.send, posted)};
     const EventPtr result = half.event;
     PostedHalf other;
     {
@@ -181,8 +211,8 @@ class LocalEnd : public Transport {
                          std::span<const EventPtr> after) override {
     for (const EventPtr& event : after) event->Wait();
     Meeting& meeting = state_.meetings[static_cast<size_t>(group)];
-    auto event = std::make_shared<LocalEvent>(
-        state_.control, meeting.bell, WaitingForGroup(state_.program.schedule(), rank_, group));
+    const auto event = std::make_shared<LocalCollective>(state_.control, meeting.bell,
+                                                         state_.program.schedule(), rank_, group);
     const Nanoseconds start = state_.control.Now();
     {
       const std::lock_guard lock(meeting.bell.mutex);

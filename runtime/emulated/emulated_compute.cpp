@@ -12,12 +12,6 @@
 namespace pipelag {
 namespace {
 
-/// The system wakes a sleeper late by tens of microseconds, so the rest is watched: short enough
-/// that a rank with actions of 10 ms keeps a core busy for less than half a percent of the time.
-constexpr Nanoseconds kWatched = std::chrono::microseconds(40);
-/// A stopped run must not wait for the end of a long action.
-constexpr Nanoseconds kLongestSleep = std::chrono::milliseconds(20);
-
 /// Of the calling thread. Neither is needed, so a system that does not permit it need not.
 void WakeOnTime() {
   // The kernel may put off a wake-up by as much as this, by default 50 us.
@@ -29,11 +23,58 @@ void WakeOnTime() {
 
 }  // namespace
 
+/// Wakes the one thread that uses it.
+class EmulatedCompute::Alarm {
+ public:
+  explicit Alarm(const RunControl& control) : control_(control) {}
+
+  Nanoseconds Now() const { return control_.Now(); }
+
+  /// The system wakes a sleeper late by tens of microseconds, so the rest is watched: as little of
+  /// it as makes every other one of them punctual here, since that keeps a core busy.
+  void SleepUntil(Nanoseconds end) {
+    const Nanoseconds wake = end - watched_;
+    Nanoseconds now = Now();
+    if (now < wake) {
+      while (now < wake) {
+        std::this_thread::sleep_for(std::min(wake - now, kLongestSleep));
+        control_.CheckRunning();
+        now = Now();
+      }
+      watched_ = std::clamp(watched_ + (now > end ? kStep : -kStep), Nanoseconds{0}, kLongestWatch);
+    }
+    while (now < end) now = Now();
+  }
+
+ private:
+  /// A stopped run must not wait for the end of a long action.
+  static constexpr Nanoseconds kLongestSleep = std::chrono::milliseconds(20);
+  static constexpr Nanoseconds kLongestWatch = std::chrono::microseconds(100);
+  static constexpr Nanoseconds kStep = std::chrono::microseconds(1);
+
+  const RunControl& control_;
+  Nanoseconds watched_ = std::chrono::microseconds(40);
+};
+
+/// Happens when the clock says so.
+class EmulatedCompute::TimedEvent : public Event {
+ public:
+  TimedEvent(Alarm& alarm, Interval when) : alarm_(alarm), when_(when) {}
+  bool Happened() const override { return alarm_.Now() >= when_.end; }
+  void Wait() const override { alarm_.SleepUntil(when_.end); }
+  Interval When() const override { return when_; }
+
+ private:
+  Alarm& alarm_;
+  Interval when_;
+};
+
 EmulatedCompute::EmulatedCompute(const RankPlan& plan, const Costs& costs,
                                  const RunControl& control)
     : plan_(plan),
       costs_(costs),
       control_(control),
+      alarm_(std::make_unique<Alarm>(control)),
       message_bytes_(static_cast<size_t>(std::max<Bytes>(costs.activation_bytes, 1))) {
   size_t buffers = 0;
   for (const MessagePlan& planned : plan.messages) {
@@ -45,6 +86,8 @@ EmulatedCompute::EmulatedCompute(const RankPlan& plan, const Costs& costs,
     for (int k = 0; k < planned.buffers; ++k) of_lane.push_back(arena_->Take(message_bytes_));
   }
 }
+
+EmulatedCompute::~EmulatedCompute() = default;
 
 std::byte* EmulatedCompute::MessageBuffer(int lane, int index) {
   for (const auto& [number, buffers] : messages_) {
@@ -72,9 +115,8 @@ EventPtr EmulatedCompute::Start(const ComputeTask& task, std::span<const EventPt
   if (task.action.kind == ActionKind::kAllReduce) {
     return std::make_shared<PastEvent>(Interval{start, start});
   }
-  const Nanoseconds duration = DurationOf(task.action);
-  lane_free_ = duration.count() == 0 ? start : SleepUntil(start + duration);
-  return std::make_shared<PastEvent>(Interval{start, lane_free_});
+  lane_free_ = start + DurationOf(task.action);
+  return std::make_shared<TimedEvent>(*alarm_, Interval{start, lane_free_});
 }
 
 Nanoseconds EmulatedCompute::DurationOf(const RunAction& action) const {
@@ -82,19 +124,6 @@ Nanoseconds EmulatedCompute::DurationOf(const RunAction& action) const {
                                   [&](const StagePlan& s) { return s.stage == action.stage; });
   CHECK(stage != plan_.stages.end());
   return costs_.Of(action.kind, stage->slice);
-}
-
-/// When it woke.
-Nanoseconds EmulatedCompute::SleepUntil(Nanoseconds end) const {
-  for (;;) {
-    const Nanoseconds left = end - control_.Now();
-    if (left <= kWatched) break;
-    std::this_thread::sleep_for(std::min(left - kWatched, kLongestSleep));
-    control_.CheckRunning();
-  }
-  Nanoseconds now = control_.Now();
-  while (now < end) now = control_.Now();
-  return now;
 }
 
 }  // namespace pipelag

@@ -14,14 +14,15 @@
 namespace pipelag {
 
 /// Stages of one rank, used by one thread. An action starts when the lane is free and its messages
-/// have arrived, as on a device that has its work queued: that the thread notices late is no delay
-/// unless it is still asleep when the action should have ended. It ends when the clock says so,
-/// never before its time is over. Collectives take no time of the compute lane.
+/// have arrived, and ends when its time is over, as on a device that has its work queued: that the
+/// thread is late delays nobody but those who wait for its messages. Its events happen when the
+/// clock says so. Collectives take no time of the compute lane.
 class EmulatedCompute : public Compute {
  public:
   /// `costs` by slice; throws Error if they lack a kind that is then asked for. `control` is
-  /// borrowed.
+  /// borrowed, as its events borrow from it.
   EmulatedCompute(const RankPlan& plan, const Costs& costs, const RunControl& control);
+  ~EmulatedCompute() override;
 
   std::byte* MessageBuffer(int lane, int index) override;
   /// Empty: there are no gradients.
@@ -30,12 +31,15 @@ class EmulatedCompute : public Compute {
   EventPtr Start(const ComputeTask& task, std::span<const EventPtr> after) override;
 
  private:
+  class Alarm;
+  class TimedEvent;
+
   Nanoseconds DurationOf(const RunAction& action) const;
-  Nanoseconds SleepUntil(Nanoseconds end) const;
 
   RankPlan plan_;
   Costs costs_;
   const RunControl& control_;
+  std::unique_ptr<Alarm> alarm_;
   size_t message_bytes_;
   std::unique_ptr<Arena> arena_;
   std::vector<std::pair<int, std::vector<std::byte*>>> messages_;  // by lane

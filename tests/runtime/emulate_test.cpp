@@ -4,7 +4,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <map>
+#include <memory>
 #include <tuple>
 
 #include "models/schedule/generators.h"
@@ -12,6 +15,7 @@
 #include "runtime/runnable.h"
 #include "sim/simulator.h"
 #include "tests/runtime/every_schedule.h"
+#include "traces/metrics.h"
 
 namespace pipelag {
 namespace {
@@ -116,6 +120,53 @@ TEST(Emulation, OfReplicasReducesGradientsAsTheSimulatorDoes) {
       const bool gradients =
           MovesGradients(program.schedule().groups[static_cast<size_t>(span.stage)]);
       EXPECT_EQ(span.end - span.start, gradients ? reduction : Nanoseconds{0});
+    }
+  }
+}
+
+// Whoever takes no time waits no less for those who do: at the end of a run nobody else does.
+TEST(Emulation, IsOverWhenTheClockSaysSo) {
+  const Nanoseconds reduction = milliseconds(20);
+  for (const char* schedule : {"1f1b", "2bw", "zb-v", "pipedream", "paci", "dualpipe"}) {
+    SCOPED_TRACE(schedule);
+    const bool waits = schedule != std::string("pipedream") && schedule != std::string("paci");
+    const Program program = Unpaired(Program(
+        Replicate(
+            Generate(
+                schedule,
+                {.ranks = 2, .microbatches = 4, .reduction = true, .norm = waits, .tied = waits}),
+            2),
+        2));
+    Costs costs = Times(program.schedule().stages, microseconds(500));
+    for (Nanoseconds& time : costs.update) time = Nanoseconds{0};
+    for (auto* times : {&costs.forward, &costs.backward_weight}) times->front() = Nanoseconds{0};
+    const auto begun = std::chrono::steady_clock::now();
+    const Trace trace = Emulate(program, costs, reduction, std::chrono::minutes(1));
+    EXPECT_GE(std::chrono::steady_clock::now() - begun, ComputeMetrics(trace).makespan);
+    ExpectConsistent(program, costs, reduction, trace);
+    // What ends the run is an update: every reduction is waited for.
+    Nanoseconds updated{0};
+    for (const Span& span : trace.spans) {
+      if (span.kind == ActionKind::kUpdate) updated = std::max(updated, span.end);
+    }
+    for (const Span& span : trace.spans) EXPECT_LE(span.end, updated) << SpanName(span);
+  }
+}
+
+// Devices have their work queued: nothing but messages can be late.
+TEST(Emulation, OfOneRankIsTheSimulationToTheNanosecond) {
+  for (const char* schedule : {"gpipe", "zb-h1", "zb-v"}) {
+    SCOPED_TRACE(schedule);
+    const Program program(Generate(schedule, {.ranks = 1, .microbatches = 8}), 2);
+    Costs costs = Times(program.schedule().stages, microseconds(50));
+    costs.backward = costs.forward;
+    const Trace trace = Emulate(program, costs, Nanoseconds{0}, std::chrono::minutes(1));
+    const Trace simulated = Simulate(program, ActionTimes(program, costs), {.spans = true}).trace;
+    ASSERT_EQ(trace.spans.size(), simulated.spans.size());
+    for (size_t i = 0; i < trace.spans.size(); ++i) {
+      EXPECT_EQ(SpanName(trace.spans[i]), SpanName(simulated.spans[i]));
+      EXPECT_EQ(trace.spans[i].start, simulated.spans[i].start);
+      EXPECT_EQ(trace.spans[i].end, simulated.spans[i].end);
     }
   }
 }

@@ -340,7 +340,7 @@ TEST(Contended, ReductionsAloneHaveAnExactStepTime) {
   const NetworkOptions options{.replicas = 2, .gradient_bytes = {8000, 8000}};
   const Simulation s = On(full, program, costs, options);
   ASSERT_TRUE(s.exact);
-  EXPECT_EQ(s.alone->OfReduction(0), 2 * (4000 + 100));
+  EXPECT_EQ(s.met->OfReduction(0), 2 * (4000 + 100));
   // 4 · (3000 + 2 · 100 / 2), and three pairs to hide 8200 behind.
   EXPECT_EQ(s.metrics.step_time, (StepTime{12'400, 1}));
 }

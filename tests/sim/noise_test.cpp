@@ -1,6 +1,7 @@
 // Noise keyed by action: the same luck in every schedule; quantiles over seeds.
 #include "sim/noise.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -111,6 +112,64 @@ TEST(Noise, SlowRankIsSlowByItsFactor) {
                                                          : 1000;
     EXPECT_EQ(time, rank == 1 ? base * 3 / 2 : base);
   }
+}
+
+/// What only pretends to vary is played action by action, and its step time is the mean of the run.
+Simulation Played(const Program& program, const ActionTimes& times, SimulationOptions options) {
+  options.noise.stall_probability = 1e-300;
+  options.noise.stall = Nanoseconds{1};
+  const Simulation played = Simulate(program, times, options);
+  EXPECT_FALSE(played.exact);
+  return played;
+}
+
+// Ranks of different speeds are as periodic as ranks of one: nothing is left to chance.
+TEST(Noise, FactorsOfRanksAloneLeaveTheStepTimeExact) {
+  // 240 steps between those whose ends make the mean: every period there is divides them.
+  constexpr int64_t kSteps = 481;
+  for (const std::string schedule : {"gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-v",
+                                     "dualpipe", "2bw", "pipedream", "paci"}) {
+    for (const std::vector<double>& factors :
+         {std::vector<double>{1.1}, {1, 1.5, 1, 1}, {0.7, 1, 1.3, 2}, {1, 1, 1, 1.01}}) {
+      for (const int64_t reduction : {0, 70'000}) {
+        SCOPED_TRACE(fmt::format("{} {} {}", schedule, fmt::join(factors, ","), reduction));
+        const bool waits = reduction > 0 && schedule != "pipedream" && schedule != "paci";
+        const Program program(
+            Generate(schedule,
+                     {.ranks = 4, .microbatches = 8, .reduction = reduction > 0, .norm = waits}),
+            kSteps);
+        Costs costs = CostsOf(program.schedule().stages);
+        costs.backward_input = costs.forward;
+        costs.backward_weight = costs.forward;
+        const ActionTimes times(program, costs, {Nanoseconds{reduction}});
+        SimulationOptions options;
+        options.noise.rank_factors = factors;
+        const Simulation exact = Simulate(program, times, options);
+        const Simulation played = Played(program, times, options);
+        EXPECT_TRUE(exact.exact);
+        EXPECT_EQ(exact.steady.step_time, played.steady.step_time);
+        EXPECT_EQ(exact.metrics.makespan, played.metrics.makespan);
+        EXPECT_FALSE(exact.steady.critical_ranks.empty());
+      }
+    }
+  }
+}
+
+TEST(Noise, FactorsOfReplicasAreExactWhereReplicasAreAlike) {
+  const Program program(Generate("1f1b", {.ranks = 2, .microbatches = 4, .reduction = true}), 481);
+  const ActionTimes times(program, CostsOf(2));
+  const Cluster cluster = LineCluster(4, {{}, Nanoseconds{500}, true});
+  SimulationOptions options;
+  options.network.cluster = &cluster;
+  options.network.replicas = 2;
+  options.noise.rank_factors = {1, 1.5, 1, 1.5};
+  const Simulation alike = Simulate(program, times, options);
+  EXPECT_TRUE(alike.exact);
+  EXPECT_EQ(alike.steady.step_time, Played(program, times, options).steady.step_time);
+  options.noise.rank_factors = {1, 1.5, 1, 1.25};
+  EXPECT_FALSE(Simulate(program, times, options).exact);
+  options.noise.rank_factors = {1, 1.5};
+  EXPECT_THROW(Simulate(program, times, options), Error);
 }
 
 TEST(Noise, BadOptionsAreNamed) {
