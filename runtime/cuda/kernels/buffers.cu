@@ -17,27 +17,11 @@ void LaunchOver(Stream stream, int64_t elements, void (*kernel)(Parameters...),
 }  // namespace
 
 void ConvertToBfloat16(Stream stream, int64_t elements, const float* from, Bfloat16* to) {
-  LaunchOver(stream, elements, ConvertKernel<float, Bfloat16>, from, to);
-}
-
-void ConvertToFloat(Stream stream, int64_t elements, const Bfloat16* from, float* to) {
-  LaunchOver(stream, elements, ConvertKernel<Bfloat16, float>, from, to);
+  LaunchOver(stream, elements, ConvertKernel, from, to);
 }
 
 void AddBuffer(Stream stream, int64_t elements, const float* summand, float* sum) {
   LaunchOver(stream, elements, AddBufferKernel, summand, sum);
-}
-
-void AddCopies(Stream stream, int64_t elements, std::span<const float* const> copies, float* sum) {
-  CHECK(!copies.empty() && copies.size() <= kMostCopies);
-  Copies all{};
-  std::copy(copies.begin(), copies.end(), all.of);
-  all.count = static_cast<int>(copies.size());
-  LaunchOver(stream, elements, AddCopiesKernel, all, sum);
-}
-
-void Scale(Stream stream, int64_t elements, const float* factor, float* values) {
-  LaunchOver(stream, elements, ScaleKernel, factor, values);
 }
 
 NormPlan PlanNorms(std::span<const TensorSpan> tensors) {

@@ -22,8 +22,7 @@ __device__ __forceinline__ void ForOwnNumbers(int64_t elements, Body body) {
   }
 }
 
-template <class From, class To>
-__global__ void ConvertKernel(int64_t elements, const From* from, To* to) {
+static __global__ void ConvertKernel(int64_t elements, const float* from, Bfloat16* to) {
   ForOwnNumbers(elements, [&]<int kWidth>(int64_t i) {
     float v[kWidth];
     Load(from + i, v);
@@ -40,36 +39,6 @@ static __global__ void AddBufferKernel(int64_t elements, const float* summand, f
     PIPELAG_UNROLL
     for (int k = 0; k < kWidth; ++k) v[k] += other[k];
     Store(v, sum + i);
-  });
-}
-
-struct Copies {
-  const float* of[kMostCopies];
-  int count;
-};
-
-static __global__ void AddCopiesKernel(int64_t elements, Copies copies, float* sum) {
-  ForOwnNumbers(elements, [&]<int kWidth>(int64_t i) {
-    float v[kWidth];
-    Load(copies.of[0] + i, v);
-    for (int c = 1; c < copies.count; ++c) {
-      float other[kWidth];
-      Load(copies.of[c] + i, other);
-      PIPELAG_UNROLL
-      for (int k = 0; k < kWidth; ++k) v[k] += other[k];
-    }
-    Store(v, sum + i);
-  });
-}
-
-static __global__ void ScaleKernel(int64_t elements, const float* factor, float* values) {
-  const float by = *factor;
-  ForOwnNumbers(elements, [&]<int kWidth>(int64_t i) {
-    float v[kWidth];
-    Load(values + i, v);
-    PIPELAG_UNROLL
-    for (int k = 0; k < kWidth; ++k) v[k] *= by;
-    Store(v, values + i);
   });
 }
 

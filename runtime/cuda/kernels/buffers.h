@@ -1,5 +1,5 @@
-// Passes over whole buffers of weights and gradients on the device: conversion, sums of copies,
-// squared norms, clipping. What holds for all kernels: embedding.h.
+// Passes over whole buffers of weights and gradients on the device: conversion, sums, squared
+// norms, clipping. What holds for all kernels: embedding.h.
 #pragma once
 
 #include <cstdint>
@@ -13,22 +13,9 @@ namespace pipelag::cuda {
 
 /// to = from, rounded to bf16. Moves 6 bytes per element.
 void ConvertToBfloat16(Stream stream, int64_t elements, const float* from, Bfloat16* to);
-/// to = from, exactly.
-void ConvertToFloat(Stream stream, int64_t elements, const Bfloat16* from, float* to);
 
 /// sum += summand. Moves 12 bytes per element.
 void AddBuffer(Stream stream, int64_t elements, const float* summand, float* sum);
-
-/// The most copies that AddCopies adds.
-constexpr int kMostCopies = 16;
-
-/// sum = ((copies[0] + copies[1]) + copies[2]) …, element by element, the order of
-/// runtime/summation.h; `sum` may be one of the copies. 1 to kMostCopies of them. Moves 4 · (copies
-/// + 1) bytes per element.
-void AddCopies(Stream stream, int64_t elements, std::span<const float* const> copies, float* sum);
-
-/// values *= *factor, which lies on the device. Moves 8 bytes per element.
-void Scale(Stream stream, int64_t elements, const float* factor, float* values);
 
 /// Where a tensor lies in a buffer.
 struct TensorSpan {

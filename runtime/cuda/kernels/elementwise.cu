@@ -74,27 +74,11 @@ void GeluBackward(Stream stream, int64_t rows, int64_t cols, const T* x, T* y_gr
 }
 
 template <class T>
-void BiasGeluBackward(Stream stream, int64_t rows, int64_t cols, const T* x, T* y_gradient,
-                      float* scratch, float* bias_gradient) {
-  if (bias_gradient == nullptr) return GeluBackward(stream, rows, cols, x, y_gradient);
+void SwiGluForward(Stream stream, int64_t rows, int64_t cols, const T* gate_and_up, T* y) {
   WithWidth<T>(
       [&]<int kWidth>() {
-        SumColumns<kWidth>(stream, rows, cols, GeluBiasTerms<T>{cols, x, y_gradient}, scratch,
-                           {bias_gradient});
-      },
-      cols);
-}
-
-template <class T>
-void SwiGluForward(Stream stream, int64_t rows, int64_t cols, const float* gate_bias,
-                   const float* up_bias, T* gate_and_up, T* y) {
-  CHECK((gate_bias == nullptr) == (up_bias == nullptr));
-  WithWidth<T>(
-      [&]<int kWidth>() {
-        LaunchPacks<kWidth>(stream, rows, cols,
-                            gate_bias == nullptr ? SwiGluForwardKernel<T, kWidth, false>
-                                                 : SwiGluForwardKernel<T, kWidth, true>,
-                            rows, cols, gate_bias, up_bias, gate_and_up, y);
+        LaunchPacks<kWidth>(stream, rows, cols, SwiGluForwardKernel<T, kWidth>, rows, cols,
+                            gate_and_up, y);
       },
       cols);
 }
@@ -130,8 +114,7 @@ void Rotate(Stream stream, int64_t rows, int64_t sequence, int64_t heads, int64_
   template void AddColumnSums(Stream, int64_t, int64_t, int64_t, const T*, float*, float*);      \
   template void BiasGeluForward(Stream, int64_t, int64_t, const float*, T*, T*);                 \
   template void GeluBackward(Stream, int64_t, int64_t, const T*, T*);                            \
-  template void BiasGeluBackward(Stream, int64_t, int64_t, const T*, T*, float*, float*);        \
-  template void SwiGluForward(Stream, int64_t, int64_t, const float*, const float*, T*, T*);     \
+  template void SwiGluForward(Stream, int64_t, int64_t, const T*, T*);                           \
   template void SwiGluBackward(Stream, int64_t, int64_t, const T*, const T*, T*);                \
   template void Rotate(Stream, int64_t, int64_t, int64_t, int64_t, int64_t, float, const float*, \
                        const float*, T*);

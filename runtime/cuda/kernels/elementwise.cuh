@@ -1,6 +1,6 @@
 // Kernels of elementwise.h: a thread works on one pack. Where the compiler might fuse a product
-// with a sum, fmaf or RoundedProduct says whether it is, since GELU with a bias and without are to
-// have the same bits. Knows neither where a matrix comes from nor who launches it.
+// with a sum, fmaf says that it is, since GELU with a bias and without are to have the same bits.
+// Knows neither where a matrix comes from nor who launches it.
 #pragma once
 
 #include "runtime/cuda/kernels/columns.cuh"
@@ -102,27 +102,18 @@ __global__ void GeluForwardKernel(int64_t rows, int64_t cols, const float* bias,
   Store(v, y + i);
 }
 
-/// gradient becomes gradient · gelu'(x), rounded to T.
-template <class T, int kWidth>
-__device__ __forceinline__ void GeluBackwardPack(const T* x, T* gradient, float (&result)[kWidth]) {
-  float v[kWidth];
-  Load(x, v);
-  Load(gradient, result);
-  PIPELAG_UNROLL
-  for (int k = 0; k < kWidth; ++k) {
-    result[k] = RoundedProduct(result[k], GeluDerivative<T>(v[k]));
-  }
-  Store(result, gradient);
-  Round<T>(result);
-}
-
 template <class T, int kWidth>
 __global__ void GeluBackwardKernel(int64_t rows, int64_t cols, const T* x, T* y_gradient) {
   const PackPlace at = OwnPack<kWidth>(rows, cols);
   if (!at.inside) return;
   const int64_t i = at.row * cols + at.col;
+  float v[kWidth];
   float g[kWidth];
-  GeluBackwardPack<T, kWidth>(x + i, y_gradient + i, g);
+  Load(x + i, v);
+  Load(y_gradient + i, g);
+  PIPELAG_UNROLL
+  for (int k = 0; k < kWidth; ++k) g[k] *= GeluDerivative<T>(v[k]);
+  Store(g, y_gradient + i);
 }
 
 /// Summands of a bias's gradient.
@@ -142,48 +133,15 @@ struct BiasTerms {
   }
 };
 
-/// The same behind a GELU, whose gradient is left in y_gradient.
-template <class T>
-struct GeluBiasTerms {
-  static constexpr int kSums = 1;
-  int64_t cols;
-  const T* x;
-  T* y_gradient;
-
-  template <int kWidth>
-  __device__ __forceinline__ void AddTo(int64_t row, int64_t j,
-                                        float (&sums)[kSums][kWidth]) const {
-    float g[kWidth];
-    GeluBackwardPack<T, kWidth>(x + row * cols + j, y_gradient + row * cols + j, g);
-    PIPELAG_UNROLL
-    for (int k = 0; k < kWidth; ++k) sums[0][k] += g[k];
-  }
-};
-
-template <class T, int kWidth, bool kBias>
-__global__ void SwiGluForwardKernel(int64_t rows, int64_t cols, const float* gate_bias,
-                                    const float* up_bias, T* gate_and_up, T* y) {
+template <class T, int kWidth>
+__global__ void SwiGluForwardKernel(int64_t rows, int64_t cols, const T* gate_and_up, T* y) {
   const PackPlace at = OwnPack<kWidth>(rows, cols);
   if (!at.inside) return;
-  T* gate = gate_and_up + at.row * 2 * cols + at.col;
-  T* up = gate + cols;
+  const T* gate = gate_and_up + at.row * 2 * cols + at.col;
   float x[kWidth];
   float u[kWidth];
   Load(gate, x);
-  Load(up, u);
-  if constexpr (kBias) {
-    float b[kWidth];
-    Load(gate_bias + at.col, b);
-    PIPELAG_UNROLL
-    for (int k = 0; k < kWidth; ++k) x[k] += b[k];
-    Load(up_bias + at.col, b);
-    PIPELAG_UNROLL
-    for (int k = 0; k < kWidth; ++k) u[k] += b[k];
-    Store(x, gate);
-    Store(u, up);
-    Round<T>(x);
-    Round<T>(u);
-  }
+  Load(gate + cols, u);
   PIPELAG_UNROLL
   for (int k = 0; k < kWidth; ++k) {
     const float s = 1 / (1 + Exponential<T>(fminf(-x[k], kSteepest)));

@@ -19,7 +19,7 @@ template <class T>
 void AddBiasAndResidual(Stream stream, int64_t rows, int64_t cols, const float* bias,
                         const T* residual, T* x);
 
-/// Floats of scratch that AddColumnSums and BiasGeluBackward want.
+/// Floats of scratch that AddColumnSums wants.
 int64_t ColumnSumsScratch(int64_t rows, int64_t cols);
 
 /// sums[j] += Σ over rows of x[i,j]; null sums: nothing is done. Chunks of rows are summed first,
@@ -38,21 +38,13 @@ void BiasGeluForward(Stream stream, int64_t rows, int64_t cols, const float* bia
 template <class T>
 void GeluBackward(Stream stream, int64_t rows, int64_t cols, const T* x, T* y_gradient);
 
-/// The same, and its column sums are added to bias_gradient (null: none): the bits of GeluBackward
-/// and AddColumnSums in one pass over memory.
+/// y = silu(gate) ⊙ up of rows that hold `cols` of gate and `cols` of up. Moves rows · cols · 3
+/// sizeof(T) bytes.
 template <class T>
-void BiasGeluBackward(Stream stream, int64_t rows, int64_t cols, const T* x, T* y_gradient,
-                      float* scratch, float* bias_gradient);
+void SwiGluForward(Stream stream, int64_t rows, int64_t cols, const T* gate_and_up, T* y);
 
-/// y = silu(gate) ⊙ up of rows that hold `cols` of gate and `cols` of up, to which the biases are
-/// added first (rounded to T; both null: none, and gate_and_up is only read). Moves rows · cols · 3
-/// sizeof(T) bytes, with biases 5.
-template <class T>
-void SwiGluForward(Stream stream, int64_t rows, int64_t cols, const float* gate_bias,
-                   const float* up_bias, T* gate_and_up, T* y);
-
-/// `gradient` is that of gate_and_up, which has its biases; it may be gate_and_up, but must not
-/// overlap y_gradient. Moves rows · cols · 5 sizeof(T) bytes.
+/// `gradient` is that of gate_and_up; it may be gate_and_up, but must not overlap y_gradient. Moves
+/// rows · cols · 5 sizeof(T) bytes.
 template <class T>
 void SwiGluBackward(Stream stream, int64_t rows, int64_t cols, const T* gate_and_up,
                     const T* y_gradient, T* gradient);

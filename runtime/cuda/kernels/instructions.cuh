@@ -65,9 +65,6 @@ __device__ __forceinline__ uint32_t MatchAny(uint32_t value) {
 
 __device__ __forceinline__ int CountBits(uint32_t bits) { return __popc(bits); }
 
-/// a · b, which is not fused with a sum behind it.
-__device__ __forceinline__ float RoundedProduct(float a, float b) { return __fmul_rn(a, b); }
-
 /// 2^x with a relative error of about 2^-22; subnormal results are zero.
 __device__ __forceinline__ float FastExp2(float x) {
   float y;

@@ -15,36 +15,21 @@ void WithKind(NormChoice kind, Body body) {
   }
 }
 
-template <bool kAdded, class T>
-void Forward(Stream stream, NormChoice kind, int64_t rows, int64_t cols, const NormInput<T>& input,
-             const float* gain, const float* shift, float* mean, float* inverse_deviation, T* y) {
-  WithKind(kind, [&]<bool kRms>() {
-    WithWidth<T>(
-        [&]<int kWidth>() {
-          Launch(stream, {Blocks(rows, kNormWarps)}, kNormWarps * kWarp, 0,
-                 NormForwardKernel<T, kWidth, kRms, kAdded>, rows, cols, input, gain, shift, mean,
-                 inverse_deviation, y);
-        },
-        cols);
-  });
-}
-
 }  // namespace
 
 template <class T>
 void NormForward(Stream stream, NormChoice kind, int64_t rows, int64_t cols, const T* x,
                  const float* gain, const float* shift, float* mean, float* inverse_deviation,
                  T* y) {
-  Forward<false>(stream, kind, rows, cols, NormInput<T>{x, nullptr, nullptr, nullptr}, gain, shift,
-                 mean, inverse_deviation, y);
-}
-
-template <class T>
-void AddNormForward(Stream stream, NormChoice kind, int64_t rows, int64_t cols, const T* x,
-                    const float* bias, const T* residual, const float* gain, const float* shift,
-                    T* sum, float* mean, float* inverse_deviation, T* y) {
-  Forward<true>(stream, kind, rows, cols, NormInput<T>{x, bias, residual, sum}, gain, shift, mean,
-                inverse_deviation, y);
+  WithKind(kind, [&]<bool kRms>() {
+    WithWidth<T>(
+        [&]<int kWidth>() {
+          Launch(stream, {Blocks(rows, kNormWarps)}, kNormWarps * kWarp, 0,
+                 NormForwardKernel<T, kWidth, kRms>, rows, cols, x, gain, shift, mean,
+                 inverse_deviation, y);
+        },
+        cols);
+  });
 }
 
 template <class T>
@@ -92,14 +77,12 @@ void NormBackwardWeight(Stream stream, NormChoice kind, int64_t rows, int64_t co
 }
 
 // NOLINTBEGIN(bugprone-macro-parentheses): a type takes none.
-#define PIPELAG_NORM(T)                                                                       \
-  template void NormForward(Stream, NormChoice, int64_t, int64_t, const T*, const float*,     \
-                            const float*, float*, float*, T*);                                \
-  template void AddNormForward(Stream, NormChoice, int64_t, int64_t, const T*, const float*,  \
-                               const T*, const float*, const float*, T*, float*, float*, T*); \
-  template void NormBackwardInput(Stream, NormChoice, int64_t, int64_t, const T*, const T*,   \
-                                  const float*, const float*, const float*, const T*, T*);    \
-  template void NormBackwardWeight(Stream, NormChoice, int64_t, int64_t, const T*, const T*,  \
+#define PIPELAG_NORM(T)                                                                      \
+  template void NormForward(Stream, NormChoice, int64_t, int64_t, const T*, const float*,    \
+                            const float*, float*, float*, T*);                               \
+  template void NormBackwardInput(Stream, NormChoice, int64_t, int64_t, const T*, const T*,  \
+                                  const float*, const float*, const float*, const T*, T*);   \
+  template void NormBackwardWeight(Stream, NormChoice, int64_t, int64_t, const T*, const T*, \
                                    const float*, const float*, float*, float*, float*);
 // NOLINTEND(bugprone-macro-parentheses)
 

@@ -1,6 +1,5 @@
 // Kernels of norm.h: a warp works on a row, whose first pass brings it into the cache for the
-// others. Where the compiler might fuse a product with a sum, fmaf says that it is: the two ways of
-// the forward have the same bits. Knows neither how many rows a block has nor who launches it.
+// others. Knows neither how many rows a block has nor who launches it.
 #pragma once
 
 #include "runtime/cuda/kernels/columns.cuh"
@@ -23,41 +22,18 @@ __device__ __forceinline__ void ForOwnPacks(int64_t cols, Body body) {
   for (int64_t j = threadIdx.x % kWarp * kWidth; j < cols; j += kWarp * kWidth) body(j);
 }
 
-/// What precedes the norm where kAdded: sum = (x + bias) + residual.
-template <class T>
-struct NormInput {
-  const T* x;
-  const float* bias;
-  const T* residual;
-  T* sum;
-};
-
-template <class T, int kWidth, bool kRms, bool kAdded>
+template <class T, int kWidth, bool kRms>
 __global__ void __launch_bounds__(kNormWarps* kWarp, 8)
-    NormForwardKernel(int64_t rows, int64_t cols, NormInput<T> input, const float* gain,
-                      const float* shift, float* mean, float* inverse_deviation, T* y) {
+    NormForwardKernel(int64_t rows, int64_t cols, const T* x, const float* gain, const float* shift,
+                      float* mean, float* inverse_deviation, T* y) {
   const int64_t row = NormRow();
   if (row >= rows) return;
-  const T* in = (kAdded ? input.sum : input.x) + row * cols;
+  const T* in = x + row * cols;
   float sum = 0;
   float squares = 0;
   ForOwnPacks<kWidth>(cols, [&](int64_t j) {
     float v[kWidth];
-    Load(input.x + row * cols + j, v);
-    if constexpr (kAdded) {
-      float other[kWidth];
-      if (input.bias != nullptr) {
-        Load(input.bias + j, other);
-        PIPELAG_UNROLL
-        for (int k = 0; k < kWidth; ++k) v[k] += other[k];
-      }
-      Load(input.residual + row * cols + j, other);
-      PIPELAG_UNROLL
-      for (int k = 0; k < kWidth; ++k) v[k] += other[k];
-      // The later passes of this lane read it back, as whoever normalises `sum` again does.
-      Store(v, input.sum + row * cols + j);
-      Round<T>(v);
-    }
+    Load(in + j, v);
     PIPELAG_UNROLL
     for (int k = 0; k < kWidth; ++k) {
       sum += v[k];

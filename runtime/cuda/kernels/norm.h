@@ -1,5 +1,5 @@
-// LayerNorm and RMSNorm on the device (formulas: runtime/network/norm.h), forward, with the
-// residual added on the way, and backward. What holds for all kernels: embedding.h.
+// LayerNorm and RMSNorm on the device (formulas: runtime/network/norm.h), forward and backward.
+// What holds for all kernels: embedding.h.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,6 @@ template <class T>
 void NormForward(Stream stream, NormChoice kind, int64_t rows, int64_t cols, const T* x,
                  const float* gain, const float* shift, float* mean, float* inverse_deviation,
                  T* y);
-
-/// sum = (x + bias) + residual, rounded to T; y = norm(sum): the bits of AddBiasAndResidual
-/// (elementwise.h) and NormForward in one pass. `sum` may be x; a null bias is none. Moves rows ·
-/// cols · 4 sizeof(T) bytes.
-template <class T>
-void AddNormForward(Stream stream, NormChoice kind, int64_t rows, int64_t cols, const T* x,
-                    const float* bias, const T* residual, const float* gain, const float* shift,
-                    T* sum, float* mean, float* inverse_deviation, T* y);
 
 /// x_gradient = residual_gradient + the gradient through the norm, since x also runs past it;
 /// residual_gradient may be null (none) or x_gradient. RMSNorm does not read `mean`. Moves rows ·

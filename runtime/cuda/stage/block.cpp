@@ -147,8 +147,7 @@ void DeviceBlock<T>::Up(const BlockTools<T>& tools, const Weights<T>& weights,
   T* hidden = Values<T>(to, kHidden);
   if (gated_) {
     PiecesForward(tools.linear, weights, UpPieces(at), 2 * inner_, Values<T>(to, kNorm2), hidden);
-    SwiGluForward<T>(tools.stream(), rows_, inner_, nullptr, nullptr, hidden,
-                     Values<T>(to, kActivated));
+    SwiGluForward<T>(tools.stream(), rows_, inner_, hidden, Values<T>(to, kActivated));
     return;
   }
   // What GELU alone is to compute again to the last bit must take its argument as it is kept.
@@ -184,7 +183,7 @@ void DeviceBlock<T>::Recalculate(const BlockTools<T>& tools, const Weights<T>& w
   T* hidden = Values<T>(results, kHidden);
   T* activated = Values<T>(results, kActivated);
   if (gated_) {
-    SwiGluForward<T>(tools.stream(), rows_, inner_, nullptr, nullptr, hidden, activated);
+    SwiGluForward<T>(tools.stream(), rows_, inner_, hidden, activated);
   } else {
     BiasGeluForward<T>(tools.stream(), rows_, inner_, nullptr, hidden, activated);
   }

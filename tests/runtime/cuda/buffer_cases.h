@@ -16,38 +16,26 @@ inline KernelCase ConvertCase(KernelMemory& memory, bool compared, int64_t eleme
   const std::vector<float> values = Normal(elements, 1);
   const float* from = c.Input<float>(values);
   Bfloat16* to = c.Result<Bfloat16>("bf16", elements, c.Wide(Rounded<Bfloat16>(values)), 0);
-  float* back = c.Result<float>("float", elements, c.Wide(Rounded<Bfloat16>(values)), 0);
-  c.moved_bytes = static_cast<double>(elements) * 12;
-  c.launch = [=] {
-    ConvertToBfloat16(nullptr, elements, from, to);
-    ConvertToFloat(nullptr, elements, to, back);
-  };
+  c.moved_bytes = static_cast<double>(elements) * 6;
+  c.launch = [=] { ConvertToBfloat16(nullptr, elements, from, to); };
   return c;
 }
 
-inline KernelCase AddCopiesCase(KernelMemory& memory, bool compared, int64_t elements,
-                                uint64_t copies) {
+inline KernelCase AddBufferCase(KernelMemory& memory, bool compared, int64_t elements) {
   KernelCase c(memory, compared);
-  std::vector<float> expected = Normal(elements, 1);
-  std::vector<const float*> of{c.Input<float>(expected)};
-  for (uint64_t k = 1; k < copies; ++k) {
-    const std::vector<float> values = Normal(elements, k + 1);
-    for (size_t i = 0; i < values.size(); ++i) expected[i] += values[i];
-    of.push_back(c.Input<float>(values));
-  }
-  float* sum = c.Result<float>("sum", elements, c.Wide(expected), 0);
-  float* grown =
-      c.Changed<float>("grown", std::vector<float>(expected.size(), 0.0f), c.Wide(expected), 0);
-  c.moved_bytes = static_cast<double>(elements) * 4 * static_cast<double>(copies + 1);
-  c.launch = [=] {
-    AddCopies(nullptr, elements, of, sum);
-    for (const float* copy : of) AddBuffer(nullptr, elements, copy, grown);
-  };
+  const std::vector<float> before = Normal(elements, 1);
+  const std::vector<float> values = Normal(elements, 2);
+  std::vector<float> expected = before;
+  for (size_t i = 0; i < values.size(); ++i) expected[i] += values[i];
+  const float* summand = c.Input<float>(values);
+  float* sum = c.Changed<float>("sum", before, c.Wide(expected), 0);
+  c.moved_bytes = static_cast<double>(elements) * 12;
+  c.launch = [=] { AddBuffer(nullptr, elements, summand, sum); };
   return c;
 }
 
-/// Norms of tensors of these sizes, 16 elements apart as a layout has them, the factor that clips
-/// them to one, and its effect.
+/// Norms of tensors of these sizes, 16 elements apart as a layout has them, and the factor that
+/// clips them to one.
 inline KernelCase ClipCase(KernelMemory& memory, bool compared, const std::vector<int64_t>& sizes) {
   KernelCase c(memory, compared);
   std::vector<TensorSpan> tensors;
@@ -62,8 +50,6 @@ inline KernelCase ClipCase(KernelMemory& memory, bool compared, const std::vecto
     norms.push_back(pipelag::SquaredNorm(tensor.elements, values.data() + tensor.offset));
   }
   const float expected = pipelag::ClipFactor(norms, 1);
-  std::vector<float> scaled = values;
-  for (float& value : scaled) value *= expected;
   const NormPlan plan = PlanNorms(tensors);
   const TensorSpan* pieces = c.Copied(plan.pieces);
   const int64_t* first_pieces = c.Copied(plan.first_pieces);
@@ -72,12 +58,11 @@ inline KernelCase ClipCase(KernelMemory& memory, bool compared, const std::vecto
   const auto pieces_count = static_cast<int64_t>(plan.pieces.size());
   double* squared = c.Result<double>("squared norms", count, norms, 1e-14);
   float* factor = c.Result<float>("factor", 1, {static_cast<double>(expected)}, 1e-7);
-  float* gradients = c.Changed<float>("gradients", values, c.Wide(scaled), 1e-7);
-  c.moved_bytes = static_cast<double>(end) * 12;
+  const float* gradients = c.Input<float>(values);
+  c.moved_bytes = static_cast<double>(end) * 4;
   c.launch = [=] {
     SquaredNorms(nullptr, count, pieces_count, pieces, first_pieces, gradients, sums, squared);
     ClipFactor(nullptr, count, squared, 1, factor);
-    Scale(nullptr, end, factor, gradients);
   };
   return c;
 }

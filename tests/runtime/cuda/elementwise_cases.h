@@ -96,54 +96,55 @@ KernelCase GeluForwardCase(KernelMemory& memory, bool compared, const MatrixSize
   return c;
 }
 
+/// A product that adds the bias itself, then GELU alone: what is computed again that way has the
+/// bits of both in one pass.
+template <class T>
+KernelCase FusedGeluCase(KernelMemory& memory, bool compared, const MatrixSize& size) {
+  KernelCase c(memory, compared);
+  const std::vector<float> x = Rounded<T>(Normal(size.elements(), 1, 3));
+  const float* bias = c.Input<float>(Normal(size.cols, 2));
+  T* one_x = c.Input<T>(x);
+  T* one_y = c.Input<T>(x);
+  T* two_x = c.Input<T>(x);
+  T* two_y = c.Input<T>(x);
+  c.Same("x", one_x, two_x);
+  c.Same("y", one_y, two_y);
+  c.launch = [=] {
+    BiasGeluForward(nullptr, size.rows, size.cols, bias, one_x, one_y);
+    cuda::AddBias(nullptr, size.rows, size.cols, size.cols, bias, two_x);
+    BiasGeluForward<T>(nullptr, size.rows, size.cols, nullptr, two_x, two_y);
+  };
+  return c;
+}
+
 template <class T>
 KernelCase GeluBackwardCase(KernelMemory& memory, bool compared, const MatrixSize& size) {
   KernelCase c(memory, compared);
   const std::vector<float> values = Rounded<T>(Normal(size.elements(), 1, 3));
   const std::vector<float> before = Rounded<T>(Normal(size.elements(), 2));
-  const std::vector<float> bias_before = Normal(size.cols, 3);
   std::vector<float> expected = before;
-  std::vector<float> bias_expected = bias_before;
   if (compared) {
     pipelag::GeluBackward(size.rows, size.cols, values.data(), expected.data());
-    const std::vector<float> stored = Rounded<T>(expected);
-    pipelag::AddColumnSums(size.rows, size.cols, stored.data(), bias_expected.data());
   }
   const T* x = c.Input<T>(values);
   T* gradient = c.Changed<T>("gradient", before, c.Wide(expected), kTolerance<T>);
-  float* scratch = ColumnScratch(c, size);
-  float* bias = nullptr;
-  if (size.bias) {
-    // Roundings of the summands may fall to the other side.
-    bias = c.Changed<float>("bias gradient", bias_before, c.Wide(bias_expected), kTolerance<T>);
-  }
   c.moved_bytes = static_cast<double>(size.elements()) * 3 * sizeof(T);
-  c.launch = [=] { BiasGeluBackward(nullptr, size.rows, size.cols, x, gradient, scratch, bias); };
+  c.launch = [=] { cuda::GeluBackward(nullptr, size.rows, size.cols, x, gradient); };
   return c;
 }
 
 template <class T>
 KernelCase SwiGluForwardCase(KernelMemory& memory, bool compared, const MatrixSize& size) {
   KernelCase c(memory, compared);
-  const std::vector<float> before = Rounded<T>(Normal(2 * size.elements(), 1, 3));
-  const std::vector<float> gate = Normal(size.cols, 2);
-  const std::vector<float> up = Normal(size.cols, 3);
-  std::vector<float> biased = before;
+  const std::vector<float> values = Rounded<T>(Normal(2 * size.elements(), 1, 3));
   std::vector<float> expected(Size(size.elements()));
-  for (int64_t i = 0; compared && size.bias && i < size.rows; ++i) {
-    pipelag::AddBias(1, size.cols, gate.data(), biased.data() + i * 2 * size.cols);
-    pipelag::AddBias(1, size.cols, up.data(), biased.data() + (i * 2 + 1) * size.cols);
-  }
   if (compared) {
-    biased = Rounded<T>(biased);
-    pipelag::SwiGluForward(size.rows, size.cols, biased.data(), expected.data());
+    pipelag::SwiGluForward(size.rows, size.cols, values.data(), expected.data());
   }
-  const float* gate_bias = size.bias ? c.Input<float>(gate) : nullptr;
-  const float* up_bias = size.bias ? c.Input<float>(up) : nullptr;
-  T* x = c.Changed<T>("gate and up", before, c.Wide(biased), kExact);
+  const T* x = c.Input<T>(values);
   T* y = c.Result<T>("y", size.elements(), c.Wide(expected), kTolerance<T>);
-  c.moved_bytes = static_cast<double>(size.elements()) * (size.bias ? 5 : 3) * sizeof(T);
-  c.launch = [=] { SwiGluForward(nullptr, size.rows, size.cols, gate_bias, up_bias, x, y); };
+  c.moved_bytes = static_cast<double>(size.elements()) * 3 * sizeof(T);
+  c.launch = [=] { cuda::SwiGluForward(nullptr, size.rows, size.cols, x, y); };
   return c;
 }
 

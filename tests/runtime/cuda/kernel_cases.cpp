@@ -4,7 +4,6 @@
 #include "tests/runtime/cuda/attention_cases.h"
 #include "tests/runtime/cuda/buffer_cases.h"
 #include "tests/runtime/cuda/elementwise_cases.h"
-#include "tests/runtime/cuda/fused_cases.h"
 #include "tests/runtime/cuda/kernel_case.h"
 #include "tests/runtime/cuda/norm_cases.h"
 #include "tests/runtime/cuda/token_cases.h"
@@ -61,7 +60,6 @@ template <class T>
 void AddNorms(CaseList& list, const char* type, const NormSize& size) {
   const std::string name = NameOf(size);
   list.Add(Name("NormForward", type, name), NormForwardCase<T>, size);
-  list.Add(Name("AddNormForward", type, name), AddNormForwardCase<T>, size);
   list.Add(Name("NormBackwardInput", type, name), NormBackwardInputCase<T>, size);
   list.Add(Name("NormBackwardWeight", type, name), NormBackwardWeightCase<T>, size);
 }
@@ -116,10 +114,6 @@ void AddSmall(CaseList& list, const char* type) {
   AddElementwise<T>(list, type, {1, 1, 1, false});
   AddElementwise<T>(list, type, {70, 264, 280, true});
   AddElementwise<T>(list, type, {70, 264, 264, false});
-  list.Add(Name("FusedNorm", type, "70x264"), FusedNormCase<T>,
-           NormSize{NormChoice::kLayer, 70, 264, true});
-  list.Add(Name("FusedNorm", type, "9x35"), FusedNormCase<T>,
-           NormSize{NormChoice::kRms, 9, 35, false});
   list.Add(Name("FusedGelu", type, "70x264"), FusedGeluCase<T>, MatrixSize{70, 264, 264, true});
   list.Add(Name("AddColumnSums", type, "1100x9"), ColumnSumsCase<T>, MatrixSize{1100, 9, 9, true});
   AddRotation<T>(list, type, {2, 5, 3, 16, 1});
@@ -148,7 +142,7 @@ std::vector<NamedCase> SmallCases() {
   AddAttention<Bfloat16>(list, "bf16", {2, 1, 3, 3, 24});
   AddAttention<Bfloat16>(list, "bf16", {1, 34, 2, 1, 10});
   list.Add("Convert_1003", ConvertCase, int64_t{1003});
-  list.Add("AddCopies_1003x3", AddCopiesCase, int64_t{1003}, uint64_t{3});
+  list.Add("AddBuffer_1003", AddBufferCase, int64_t{1003});
   list.Add("Clip", ClipCase, std::vector<int64_t>{1, 131, 70000, 16});
   return list.Take();
 }

@@ -60,38 +60,6 @@ KernelCase NormForwardCase(KernelMemory& memory, bool compared, const NormSize& 
 }
 
 template <class T>
-KernelCase AddNormForwardCase(KernelMemory& memory, bool compared, const NormSize& size) {
-  KernelCase c(memory, compared);
-  NormInputs<T> in(size);
-  const std::vector<float> bias = Normal(size.cols, 4);
-  const std::vector<float> residual = Rounded<T>(Normal(size.rows * size.cols, 5));
-  const T* x = c.Input<T>(in.x);
-  if (compared) {
-    pipelag::AddBiasAndResidual(size.rows, size.cols, size.optional ? bias.data() : nullptr,
-                                residual.data(), in.x.data());
-    in.x = Rounded<T>(in.x);
-    in.Forward(size);
-  }
-  const float* added = size.optional ? c.Input<float>(bias) : nullptr;
-  const T* beside = c.Input<T>(residual);
-  const float* gain = c.Input<float>(in.gain);
-  const float* shift = size.optional ? c.Input<float>(in.shift) : nullptr;
-  T* sum = c.Result<T>("sum", size.rows * size.cols, c.Wide(in.x), kExact);
-  float* mean = nullptr;
-  if (size.kind == NormChoice::kLayer) {
-    mean = c.Result<float>("mean", size.rows, c.Wide(in.mean), kExact);
-  }
-  float* deviation = c.Result<float>("deviation", size.rows, c.Wide(in.deviation), kExact);
-  T* y = c.Result<T>("y", size.rows * size.cols, c.Wide(in.y), kTolerance<T>);
-  c.moved_bytes = static_cast<double>(size.rows * size.cols) * 4 * sizeof(T);
-  c.launch = [=] {
-    AddNormForward(nullptr, size.kind, size.rows, size.cols, x, added, beside, gain, shift, sum,
-                   mean, deviation, y);
-  };
-  return c;
-}
-
-template <class T>
 KernelCase NormBackwardInputCase(KernelMemory& memory, bool compared, const NormSize& size) {
   KernelCase c(memory, compared);
   NormInputs<T> in(size);

@@ -94,8 +94,6 @@ inline uint32_t MatchAny(uint32_t value) {
 
 inline int CountBits(uint32_t bits) { return std::popcount(bits); }
 
-inline float RoundedProduct(float a, float b) { return a * b; }
-
 inline float FastExp2(float x) {
   const float y = std::exp2(x);
   return std::fpclassify(y) == FP_SUBNORMAL ? 0 : y;
