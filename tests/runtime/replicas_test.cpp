@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <mutex>
 #include <optional>
@@ -11,8 +12,11 @@
 
 #include "models/schedule/generators.h"
 #include "models/schedule/replicate.h"
+#include "models/schedule/slots.h"
 #include "runtime/cpu/threads.h"
 #include "runtime/data/grammar.h"
+#include "runtime/rank_plan.h"
+#include "runtime/runnable.h"
 #include "runtime/serial.h"
 #include "runtime/summation.h"
 #include "tests/runtime/every_schedule.h"
@@ -321,6 +325,38 @@ TEST(Summation, AddsWhatBelongsTogetherFirst) {
     EXPECT_EQ(sums(1, length), std::vector<float>(length, in_order));
     EXPECT_EQ(sums(2, length), std::vector<float>(length, by_two));
     EXPECT_EQ(sums(4, length), std::vector<float>(length, in_order));
+  }
+}
+
+/// GradientSum insists on exactly this room in every run over sockets.
+TEST(ReplicatedPlan, HasRoomForWhatOthersAdd) {
+  constexpr size_t kLength = 1001;
+  for (const char* schedule : {"1f1b", "zb-v", "dualpipe"}) {
+    for (const int replicas : {2, 3}) {
+      const Program program = Replicated(
+          schedule, {.ranks = 2, .microbatches = 4, .norm = true, .tied = true}, replicas);
+      const Schedule& all = program.schedule();
+      std::vector<size_t> received(all.groups.size());
+      const std::vector<int> slots = NeverDelayingSlots(program);
+      for (int rank = 0; rank < all.ranks; ++rank) {
+        for (const ReductionPlan& reduction : PlanRank(program, rank, slots).reductions) {
+          EXPECT_EQ(all.placement[static_cast<size_t>(reduction.stage)], rank);
+          received[static_cast<size_t>(reduction.group)] += reduction.ReceivedElements(kLength);
+        }
+      }
+      for (size_t g = 0; g < all.groups.size(); ++g) {
+        // Every summand goes to whoever adds its parts, but to its own rank.
+        size_t expected = 0;
+        const std::vector<int> ranks = RanksOf(all, all.groups[g]);
+        for (const int stage : all.groups[g].stages) {
+          const int home = all.placement[static_cast<size_t>(stage)];
+          const auto member = std::find(ranks.begin(), ranks.end(), home) - ranks.begin();
+          expected += kLength - PartOf(kLength, static_cast<size_t>(member), ranks.size()).length;
+        }
+        if (!AddsGradients(all.groups[g])) expected = 0;
+        EXPECT_EQ(received[g], expected) << schedule << replicas << ' ' << g;
+      }
+    }
   }
 }
 
