@@ -8,7 +8,7 @@
 #include "models/error.h"
 #include "runtime/executor.h"
 #include "runtime/runnable.h"
-#include "runtime/serial.h"
+#include "runtime/serial_plan.h"
 
 namespace pipelag {
 namespace {
@@ -34,11 +34,7 @@ void CheckCopiesAgree(const Schedule& schedule, const std::vector<StageWeights>&
 
 void CheckFits(const Program& program, const TrainingOptions& options) {
   const Schedule& schedule = program.schedule();
-  if (static_cast<int>(options.split.size()) != schedule.stages) {
-    throw Error(fmt::format("the network is split into {} stages, but the schedule has {}",
-                            options.split.size(), schedule.stages));
-  }
-  if (options.recompute != Recompute::kNone) CheckRecompute(PlanOf(program), options.recompute);
+  CheckPlan(PlanOf(program), options);
   if (SharesTensor(schedule) != (options.shape.tied && schedule.stages > 1)) {
     throw Error(
         fmt::format("a tied embedding (--tied) and a schedule whose first and last stage exchange "
