@@ -360,5 +360,52 @@ TEST(ReplicatedPlan, HasRoomForWhatOthersAdd) {
   }
 }
 
+/// Wherever an AR, of whatever purpose, is moved to in its lane, the run ends with the same
+/// weights, or is refused because something that it needs comes behind it.
+TEST(ReplicatedOrders, HaveReductionsBehindTheirGradientsOrAreRefused) {
+  int refused = 0;
+  int ran = 0;
+  for (const char* name : {"1f1b", "2bw", "zb-v", "dualpipe"}) {
+    const Program original =
+        Replicated(name, {.ranks = 2, .microbatches = 4, .norm = true, .tied = true}, 2);
+    const Schedule& schedule = original.schedule();
+    TrainingOptions options = Options("adamw", schedule.stages);
+    options.clip_norm = 0.3;
+    options.shape.tied = true;
+    const std::string weights =
+        TrainSerially(PlanOf(original), options, TestCorpus()).weights_sha256;
+    for (const size_t rank : {size_t{0}, size_t{1}}) {
+      const std::vector<Action>& body = schedule.body[rank];
+      for (size_t from = 0; from < body.size(); ++from) {
+        for (size_t to = 0; to < body.size() && body[from].kind == ActionKind::kAllReduce; ++to) {
+          Schedule moved = schedule;
+          for (const size_t replica : {rank, rank + 2}) {
+            auto& lane = moved.body[replica];
+            const Action action = lane[from];
+            lane.erase(lane.begin() + static_cast<std::ptrdiff_t>(from));
+            lane.insert(lane.begin() + static_cast<std::ptrdiff_t>(to), action);
+          }
+          std::optional<Program> program;
+          try {
+            program.emplace(moved, kSteps);
+            PlanOf(*program);
+          } catch (const ScheduleError& error) {
+            EXPECT_THAT(std::string(error.what()),
+                        testing::AnyOf(HasSubstr("whose gradient it needs"), HasSubstr("added"),
+                                       HasSubstr("deadlock"), HasSubstr("overlaps nothing")));
+            ++refused;
+            continue;
+          }
+          ++ran;
+          EXPECT_EQ(TrainOnThreads(*program, options, TestCorpus()).weights_sha256, weights)
+              << name << ": rank " << rank << ", " << from << " to " << to;
+        }
+      }
+    }
+  }
+  EXPECT_GT(refused, 100);
+  EXPECT_GT(ran, 5);
+}
+
 }  // namespace
 }  // namespace pipelag
