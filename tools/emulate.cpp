@@ -108,8 +108,11 @@ std::string TextOf(const std::vector<Emulated>& all) {
 nlohmann::ordered_json JsonOf(const Emulated& one) {
   RunResult result;
   result.trace = one.typical();
-  result.stages = one.program.schedule().stages;
-  result.replicas = one.program.schedule().replicas;
+  const Schedule& schedule = one.program.schedule();
+  result.stages = schedule.stages;
+  result.replicas = schedule.replicas;
+  result.ranks = schedule.ranks_per_replica();
+  result.microbatches = schedule.microbatches_per_replica();
   result.metrics = one.summary.metrics;
   result.versions = MeasuredVersions(one.typical());
   Explain(result);

@@ -234,5 +234,27 @@ TEST(Refusals, ToGoOnWithOtherReplicasNameThem) {
               AllOf(HasSubstr("/microbatches is 4 there"), testing::Not(HasSubstr("replicas"))));
 }
 
+TEST(Replicas, AreInEveryResultThatDependsOnThem) {
+  const Workplace place;
+  const std::string sizes = " --format json --microbatches 4 --replicas 3 ";
+  const std::string schedule = "--schedule 1f1b --ranks 2 ";
+  const std::vector<std::pair<std::string, int>> commands = {
+      {"run" + std::string(kSmall) + schedule, 2},
+      {"run --backend serial" + std::string(kSmall) + schedule, 1},
+      {"run --backend serial --ranks 2 --delay 1" + std::string(kSmall), 1},
+      {"run --compute emulated --steps 2 --forward 1us --backward 1us " + schedule, 2},
+      {"simulate " + schedule, 2},
+      {"simulate --reduction 1ms " + schedule, 2}};
+  for (const auto& [command, ranks] : commands) {
+    const json result = Json(place.Pipelag(command + sizes));
+    EXPECT_EQ(result.at("replicas"), 3) << command;
+    EXPECT_EQ(result.at("microbatches"), 4) << command;
+    EXPECT_EQ(result.at("ranks"), ranks) << command;
+    EXPECT_EQ(result.at("stages"), 2) << command;
+  }
+  EXPECT_THAT(place.Pipelag("simulate --replicas 3 --microbatches 4 " + schedule).out,
+              HasSubstr("4 micro-batches per step in each of 3 replicas"));
+}
+
 }  // namespace
 }  // namespace pipelag
