@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/serial.h"
+#include "runtime/serial_plan.h"
 
 namespace pipelag {
 

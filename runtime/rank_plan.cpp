@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/runnable.h"
+#include "runtime/summation.h"
 
 namespace pipelag {
 namespace {
@@ -34,7 +35,33 @@ struct HeldAtOnce {
   int handovers = 0;
 };
 
+std::vector<ReductionPlan> ReductionsOf(const Schedule& schedule, int rank) {
+  std::vector<ReductionPlan> reductions;
+  for (size_t g = 0; g < schedule.groups.size(); ++g) {
+    const CollectiveGroup& group = schedule.groups[g];
+    if (!AddsGradients(group)) continue;
+    const std::vector<int> ranks = RanksOf(schedule, group);
+    const auto me = std::find(ranks.begin(), ranks.end(), rank);
+    if (me == ranks.end() || ranks.size() == 1) continue;
+    ReductionPlan& plan = reductions.emplace_back();
+    plan.group = static_cast<int>(g);
+    plan.member = static_cast<int>(me - ranks.begin());
+    plan.members = static_cast<int>(ranks.size());
+    for (const int stage : group.stages) {
+      const bool own = schedule.placement[static_cast<size_t>(stage)] == rank;
+      if (own) plan.stage = stage;
+      plan.summands += own ? 0 : 1;
+    }
+  }
+  return reductions;
+}
+
 }  // namespace
+
+size_t ReductionPlan::ReceivedElements(size_t length) const {
+  return static_cast<size_t>(summands) *
+         PartOf(length, static_cast<size_t>(member), static_cast<size_t>(members)).length;
+}
 
 bool HasInput(const Schedule& schedule, ActionKind kind, int placed) {
   if (IsForward(kind)) return !schedule.IsFirst(placed);
@@ -50,7 +77,7 @@ RankPlan PlanRank(const Program& program, int rank, const std::vector<int>& slot
                   int64_t first_step) {
   const Schedule& schedule = program.schedule();
   CheckRunnable(schedule);
-  RankPlan plan{rank, {}, {}};
+  RankPlan plan{rank, {}, {}, ReductionsOf(schedule, rank)};
   const HeldAtOnce held(program, rank);
   for (int s = 0; s < schedule.placed_stages(); ++s) {
     if (schedule.placement[static_cast<size_t>(s)] != rank) continue;

@@ -28,10 +28,23 @@ struct MessagePlan {
   int lane = 0;  ///< or kHandover
   int buffers = 0;
 };
+/// Of a sum of gradients over ranks without a memory in common, where every member rank adds up a
+/// part: room for what the others add to this one's.
+struct ReductionPlan {
+  int group = 0;
+  int stage = 0;     ///< a member on this rank: its gradients are as long as all members'
+  int summands = 0;  ///< of other ranks
+  int member = 0;    ///< this rank's place among the member ranks
+  int members = 1;
+
+  /// Of summands of `length` elements.
+  size_t ReceivedElements(size_t length) const;
+};
 struct RankPlan {
   int rank = 0;
   std::vector<StagePlan> stages;
-  std::vector<MessagePlan> messages;  ///< of lanes that begin or end here, and of handovers
+  std::vector<MessagePlan> messages;      ///< of lanes that begin or end here, and of handovers
+  std::vector<ReductionPlan> reductions;  ///< with members elsewhere
 };
 
 /// Buffers that the program says the rank needs, with `slots` receive slots per lane

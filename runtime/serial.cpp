@@ -1,11 +1,9 @@
 #include "runtime/serial.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <limits>
 #include <memory>
 #include <numeric>
+#include <optional>
 
 #include "runtime/breaking.h"
 #include "runtime/checkpoint/writer.h"
@@ -15,7 +13,6 @@
 #include "runtime/network/stage.h"
 #include "runtime/optimizer/norm.h"
 #include "runtime/run_control.h"
-#include "runtime/runnable.h"
 
 namespace pipelag {
 namespace {
@@ -150,14 +147,8 @@ class SerialRun {
 
   /// What the stage's gradient of a step was taken at; null if that were several versions.
   const float* TakenAt(size_t s, int64_t step) {
-    const SerialStage& planned = plan_.stages[s];
-    const int delay = planned.forward_delay[0];
-    const auto other = [&](int late) { return late != delay; };
-    if (std::any_of(planned.forward_delay.begin(), planned.forward_delay.end(), other) ||
-        std::any_of(planned.backward_delay.begin(), planned.backward_delay.end(), other)) {
-      return nullptr;
-    }
-    return stages_[s]->Version(VersionOf(step, delay));
+    const std::optional<int> delay = OneDelayOf(plan_.stages[s]);
+    return delay ? stages_[s]->Version(VersionOf(step, *delay)) : nullptr;
   }
 
   /// By stage, empty where all is finite.
@@ -333,112 +324,9 @@ class SerialRun {
 
 }  // namespace
 
-SerialPlan PlanOf(const Program& program) {
-  const Schedule& schedule = program.schedule();
-  CheckRunnable(schedule);
-  SerialPlan plan{.name = schedule.name,
-                  .microbatches = schedule.microbatches,
-                  .steps = program.steps(),
-                  .stages = {},
-                  .replicas = schedule.replicas};
-  const auto m = static_cast<size_t>(schedule.microbatches);
-  plan.stages.resize(static_cast<size_t>(schedule.stages),
-                     {std::vector<int>(m), std::vector<int>(m), {}});
-  for (const auto& body : schedule.body) {
-    for (size_t i = 0; i < body.size(); ++i) {
-      const Action& action = body[i];
-      if (!HasMicrobatch(action.kind)) continue;
-      SerialStage& stage = plan.stages[static_cast<size_t>(schedule.SliceOf(action.stage))];
-      const auto k = static_cast<size_t>(FloorMod(action.microbatch, schedule.microbatches));
-      if (IsForward(action.kind)) {
-        stage.forward_delay[k] = program.ReadDelay(action.stage, static_cast<int>(i));
-      }
-      if (YieldsInputGradient(action.kind)) {
-        stage.backward_delay[k] = program.ReadDelay(action.stage, static_cast<int>(i));
-      }
-    }
-  }
-  // The order of one step's gradients within each stage's lane: by repetition, then by position.
-  std::vector<std::vector<std::pair<int64_t, int>>> keyed(schedule.placement.size());
-  for (const auto& body : schedule.body) {
-    for (const Action& action : body) {
-      if (!HasMicrobatch(action.kind) || !YieldsWeightGradient(action.kind)) continue;
-      keyed[action.stage].emplace_back(
-          -FloorDiv(action.microbatch, schedule.microbatches),
-          static_cast<int>(FloorMod(action.microbatch, schedule.microbatches)));
-    }
-  }
-  for (size_t s = 0; s < keyed.size(); ++s) {
-    std::stable_sort(keyed[s].begin(), keyed[s].end(),
-                     [](const auto& a, const auto& b) { return a.first < b.first; });
-    const auto slice = static_cast<size_t>(schedule.SliceOf(static_cast<int>(s)));
-    std::vector<int>& order = plan.stages[slice].backward_order.emplace_back();
-    for (const auto& [block, microbatch] : keyed[s]) order.push_back(microbatch);
-  }
-  return plan;
-}
-
-SerialPlan PlanOfDelays(const std::vector<int>& delays, int stages, int microbatches, int64_t steps,
-                        int replicas) {
-  if (delays.size() != 1 && delays.size() != static_cast<size_t>(stages)) {
-    throw Error(
-        fmt::format("--delay names {} delays, but there are {} stages", delays.size(), stages));
-  }
-  if (int64_t{microbatches} * replicas > std::numeric_limits<int>::max()) {
-    throw Error(fmt::format("{} replicas of {} micro-batches are more than can be numbered",
-                            replicas, microbatches));
-  }
-  SerialPlan plan{.name = "serial",
-                  .microbatches = microbatches * replicas,
-                  .steps = steps,
-                  .stages = {},
-                  .replicas = replicas};
-  const auto all = static_cast<size_t>(plan.microbatches);
-  for (int s = 0; s < stages; ++s) {
-    const int delay = delays.size() == 1 ? delays[0] : delays[static_cast<size_t>(s)];
-    if (delay < 0) throw Error(fmt::format("--delay {} is negative", delay));
-    SerialStage stage{std::vector<int>(all, delay), std::vector<int>(all, delay), {}};
-    for (int replica = 0; replica < replicas; ++replica) {
-      auto& order = stage.backward_order.emplace_back(static_cast<size_t>(microbatches));
-      std::iota(order.begin(), order.end(), replica * microbatches);
-    }
-    plan.stages.push_back(std::move(stage));
-  }
-  return plan;
-}
-
-void CheckTied(const SerialPlan& plan, const NetworkShape& shape) {
-  const SerialStage& first = plan.stages.front();
-  const SerialStage& last = plan.stages.back();
-  if (!shape.tied) return;
-  if (first.forward_delay == last.forward_delay && first.backward_delay == last.backward_delay) {
-    return;
-  }
-  throw Error(
-      fmt::format("{}: first and last stage share the tied embedding, so their gradients cannot be "
-                  "late by different numbers of updates",
-                  plan.name));
-}
-
-void CheckRecompute(const SerialPlan& plan, Recompute recompute) {
-  if (recompute == Recompute::kNone) return;
-  for (const SerialStage& stage : plan.stages) {
-    if (stage.forward_delay == stage.backward_delay) continue;
-    throw Error(fmt::format(
-        "{} runs backwards on newer weights than their forwards, so that what a forward computed "
-        "cannot be computed again",
-        plan.name));
-  }
-}
-
 TrainingResult TrainSerially(const SerialPlan& plan, const TrainingOptions& options,
                              const Corpus& corpus) {
-  if (options.split.size() != plan.stages.size()) {
-    throw Error(fmt::format("the network is split into {} stages, but the plan has {}",
-                            options.split.size(), plan.stages.size()));
-  }
-  CheckRecompute(plan, options.recompute);
-  CheckTied(plan, options.shape);
+  CheckPlan(plan, options);
   return SerialRun(plan, options, corpus).Run();
 }
 

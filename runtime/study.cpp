@@ -12,6 +12,7 @@
 
 #include "models/file.h"
 #include "runtime/checkpoint/facts.h"
+#include "runtime/serial.h"
 #include "runtime/sha256.h"
 #include "traces/study_files.h"
 
@@ -44,7 +45,6 @@ TrainingOptions OptionsFor(const Study& study, const DelayProfile& profile) {
   if (options.split.size() != profile.plan.stages.size()) {
     options.split = SplitLayers(options.shape.layers, stages);
   }
-  CheckTied(profile.plan, options.shape);
   const int microbatches = profile.plan.microbatches;
   const int64_t sequences = int64_t{options.microbatch_size} * study.microbatches;
   const int64_t validation = options.microbatch_size * options.validation_microbatches;
@@ -120,6 +120,11 @@ std::vector<StudyRun> RunsOf(const Study& study, const Corpus& corpus) {
     run.options.optimizer.learning_rate = static_cast<float>(run.learning_rate);
     run.options.learning_rate.peak = run.options.optimizer.learning_rate;
     run.options.correction.name = run.mode.correction;
+    try {
+      CheckPlan(run.profile->plan, run.options);
+    } catch (const Error& error) {
+      throw Error(fmt::format("delay profile '{}': {}", run.mode.profile, error.what()));
+    }
     run.parameters = ParametersOf(run, data);
     run.file_name = FileNameOf(run);
     if (!known.insert(run.parameters).second) {
@@ -135,8 +140,9 @@ std::vector<StudyRun> RunsOf(const Study& study, const Corpus& corpus) {
       const TrainingOptions options = OptionsFor(study, profile);
       for (const std::string& correction : study.corrections) {
         if (correction == kBasisRotation && optimizer != "adamw") {
-          throw Error(fmt::format("{} stands in place of adamw and does not go with {}", correction,
-                                  optimizer));
+          throw Error(
+              fmt::format("{} (--correction) stands in place of adamw and does not go with {}",
+                          correction, optimizer));
         }
         OptimizerOptions named = options.optimizer;
         named.name = optimizer;

@@ -12,6 +12,16 @@
 
 namespace pipelag {
 
+/// What one of several members adds up of a sum that they share out.
+struct PartOfSum {
+  size_t begin = 0;
+  size_t length = 0;
+};
+constexpr PartOfSum PartOf(size_t length, size_t member, size_t members) {
+  const size_t begin = length * member / members;
+  return {begin, length * (member + 1) / members - begin};
+}
+
 /// Adds into the first summand, element by element: every `together` consecutive ones to a sum,
 /// ((first + second) + third) …, and then these sums likewise. All of one length; at least one;
 /// their number a multiple of `together`. Which elements are added in one call is of no matter.

@@ -1,28 +1,18 @@
 #include "runtime/versions.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace pipelag {
-namespace {
-
-constexpr int64_t kNothing = std::numeric_limits<int64_t>::min();
-
-}  // namespace
 
 VersionTable::VersionTable(const Program& program, int stage, int history, int buffers)
     : in_place_(program.schedule().policy == WeightPolicy::kLatest || program.schedule().flushes()),
       flushes_(program.schedule().flushes()),
+      buffers_(buffers),
       oldest_(-history),
-      steps_(program.steps()),
-      contents_(static_cast<size_t>(buffers), kNothing) {
+      steps_(program.steps()) {
   CHECK(history >= 0 && buffers > history);
   CountReaders(program, stage);
-  for (int buffer = buffers - 1; buffer > history; --buffer) free_.push_back(buffer);
-  for (int age = history; age >= 0; --age) {
-    live_.push_back({-age, age, ReadersOf(-age)});
-    contents_[static_cast<size_t>(age)] = -age;
-  }
+  for (int age = history; age >= 0; --age) live_.push_back({-age, ReadersOf(-age)});
   peak_ = static_cast<int>(live_.size());
   DropDead();
 }
@@ -46,8 +36,10 @@ void VersionTable::CountReaders(const Program& program, int stage) {
   }
 }
 
-/// Of the batches of the run; the oldest version serves all that would read an older one.
+/// Of the batches of the run; the oldest version serves all that would read an older one. One that
+/// is overwritten in place waits for nobody.
 int64_t VersionTable::ReadersOf(int64_t version) const {
+  if (in_place_ && version >= 0) return 0;
   int64_t count = 0;
   for (const Readers& readers : readers_) {
     const int64_t last = std::min(version + readers.delay, steps_ - 1);
@@ -57,19 +49,21 @@ int64_t VersionTable::ReadersOf(int64_t version) const {
   return count;
 }
 
-int VersionTable::BufferOf(int64_t version) const {
+int VersionTable::Place(int64_t version) const {
   if (in_place_ && version >= 0) return 0;
-  for (const Live& live : live_) {
-    if (live.version == version) return live.buffer;
-  }
-  CHECK(false);
+  return static_cast<int>(FloorMod(-version, buffers_));
+}
+
+int VersionTable::BufferOf(int64_t version) const {
+  const auto is_it = [&](const Live& live) { return live.version == version; };
+  CHECK((in_place_ && version >= 0) || std::any_of(live_.begin(), live_.end(), is_it));
+  return Place(version);
 }
 
 int VersionTable::BufferTakenAt(int64_t batch) const {
   if (in_place_) return flushes_ ? 0 : -1;
-  const auto found = std::find(contents_.begin(), contents_.end(),
-                               std::max(oldest_, batch - readers_.front().delay));
-  return found == contents_.end() ? -1 : static_cast<int>(found - contents_.begin());
+  const int64_t version = std::max(oldest_, batch - readers_.front().delay);
+  return version > newest_ - buffers_ ? Place(version) : -1;
 }
 
 void VersionTable::Read(int64_t version) {
@@ -85,30 +79,18 @@ void VersionTable::Read(int64_t version) {
 
 /// The newest stays even without readers: the next update starts from it.
 void VersionTable::DropDead() {
-  std::erase_if(live_, [&](const Live& live) {
-    if (live.readers > 0 || live.version == newest_) return false;
-    free_.push_back(live.buffer);
-    return true;
-  });
+  std::erase_if(live_,
+                [&](const Live& live) { return live.readers <= 0 && live.version != newest_; });
 }
 
 VersionTable::Target VersionTable::Advance() {
-  const int64_t next = newest_ + 1;
-  Live& newest = live_.back();
-  const int source = newest.buffer;
-  newest_ = next;
-  if (in_place_ || newest.readers == 0) {
-    newest = {next, source, ReadersOf(next)};
-    contents_[static_cast<size_t>(source)] = next;
-    return {source, source};
-  }
-  CHECK(!free_.empty());
-  const int target = free_.back();
-  free_.pop_back();
-  live_.push_back({next, target, ReadersOf(next)});
-  contents_[static_cast<size_t>(target)] = next;
-  peak_ = std::max(peak_, static_cast<int>(live_.size()));
+  const int source = Place(newest_);
+  ++newest_;
   DropDead();
+  const int target = Place(newest_);
+  for (const Live& live : live_) CHECK(Place(live.version) != target);
+  live_.push_back({newest_, ReadersOf(newest_)});
+  peak_ = std::max(peak_, static_cast<int>(live_.size()));
   return {source, target};
 }
 

@@ -103,7 +103,7 @@ void CheckFaults(const FaultModel& model) {
                          Mtbf(model);
   if (attempt > 20) {
     throw Error(
-        fmt::format("with a failure every {} a run would hardly ever get from one "
+        fmt::format("with a failure every {} (--mtbf) a run would hardly ever get from one "
                     "checkpoint to the next",
                     FormatDuration(Nanoseconds{static_cast<int64_t>(Mtbf(model))})));
   }

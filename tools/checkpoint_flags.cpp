@@ -108,7 +108,7 @@ std::unique_ptr<CheckpointWriter> Attach(const CheckpointPlan& plan, const Seria
   const std::string facts = RunFacts(options, serial, corpus).dump();
   const std::string summation = SummationOf(options, serial).dump();
   if (plan.resumed) {
-    plan.resumed->CheckFacts(facts);
+    plan.resumed->CheckFacts(facts, serial.replicas);
     if (!plan.resumed->AddsLike(summation)) {
       notes.push_back(
           fmt::format("{} is of a run that added gradients in another order; what follows differs "
@@ -130,7 +130,7 @@ std::unique_ptr<CheckpointWriter> Attach(const CheckpointPlan& plan, const Seria
   auto writer = std::make_unique<CheckpointWriter>(
       *plan.settings,
       CheckpointFacts{facts, summation, int64_t{options.microbatch_size} * serial.microbatches,
-                      serial.name, ranks},
+                      serial.name, ranks, serial.replicas},
       OldestReaders(serial), plan.first_step(), last_step);
   options.checkpoints = writer.get();
   return writer;

@@ -9,7 +9,7 @@
 
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/writer.h"
-#include "runtime/serial.h"
+#include "runtime/serial_plan.h"
 #include "tools/arguments.h"
 #include "tools/subcommand.h"
 

@@ -72,6 +72,16 @@ Study StudyOf(const Arguments& arguments) {
   study.optimizers = TextsOr(arguments, "optimizer", {"adamw", "muon"});
   for (const std::string& text : profiles) study.profiles.push_back(MakeProfile(text, setting));
   study.corrections = TextsOr(arguments, "correction", {"none", "error-feedback"});
+  TrainingOptions named = study.common;
+  for (const std::string& optimizer : study.optimizers) {
+    named.optimizer.name = optimizer;
+    CheckOptimizer(arguments, named);
+  }
+  named.optimizer.name = "adamw";  // which all of them go with
+  for (const std::string& correction : study.corrections) {
+    named.correction.name = correction;
+    CheckOptimizer(arguments, named);
+  }
   study.learning_rates = LearningRatesOf(arguments);
   study.seeds = SeedsOf(arguments);
   return study;

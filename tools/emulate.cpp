@@ -52,12 +52,15 @@ void RefuseTraining(const Arguments& arguments) {
 std::vector<Emulated> RunAll(const Arguments& arguments) {
   std::vector<Emulated> all;
   for (const NamedSchedule& named : SchedulesOf(arguments)) {
-    Program program = Unpaired(WithReplicas(Lower(named, arguments), arguments));
+    Program program = Unpaired(LowerWithReplicas(named, arguments));
+    InFileOf(named, [&] { CheckRunnable(program.schedule()); });
     Costs costs = CostsOf(arguments, program.schedule().stages);
     Simulation simulated =
         Simulate(program, ActionTimes(program, costs, ReductionOf(arguments)), {.spans = true});
     all.push_back({std::move(program), std::move(costs), {}, {}, std::move(simulated)});
   }
+  const int64_t warm_up = WarmUpOf(arguments);
+  for (const Emulated& one : all) CheckLeavesSteps(arguments, one.program.steps());
   const Nanoseconds deadline =
       arguments.Has("deadline") ? arguments.Duration("deadline") : TrainingOptions().deadline;
   const std::vector<Nanoseconds> given = ReductionOf(arguments);
@@ -67,7 +70,6 @@ std::vector<Emulated> RunAll(const Arguments& arguments) {
       one.runs.push_back(Emulate(one.program, one.costs, reduction, deadline));
     }
   }
-  const int64_t warm_up = WarmUpOf(arguments);
   for (Emulated& one : all) {
     std::vector<const Trace*> traces;
     for (const Trace& run : one.runs) traces.push_back(&run);
@@ -106,8 +108,11 @@ std::string TextOf(const std::vector<Emulated>& all) {
 nlohmann::ordered_json JsonOf(const Emulated& one) {
   RunResult result;
   result.trace = one.typical();
-  result.stages = one.program.schedule().stages;
-  result.replicas = one.program.schedule().replicas;
+  const Schedule& schedule = one.program.schedule();
+  result.stages = schedule.stages;
+  result.replicas = schedule.replicas;
+  result.ranks = schedule.ranks_per_replica();
+  result.microbatches = schedule.microbatches_per_replica();
   result.metrics = one.summary.metrics;
   result.versions = MeasuredVersions(one.typical());
   Explain(result);

@@ -13,6 +13,7 @@
 #include "models/schedule/text.h"
 #include "tools/model_flags.h"
 #include "tools/partition_flags.h"
+#include "tools/schedule_file.h"
 
 namespace pipelag {
 namespace {
@@ -26,72 +27,10 @@ std::vector<std::string_view> KnownSchedules() {
   return names;
 }
 
-bool WantsNorm(const Arguments& arguments) {
-  if (!arguments.Has("clip-norm")) return false;
-  if (arguments.HasValue("clip-norm") && arguments.Decimal("clip-norm") <= 0) {
-    throw Error(fmt::format("{}: '{}' is not a positive norm", arguments.PlaceOf("clip-norm"),
-                            arguments.Text("clip-norm")));
-  }
-  return true;
-}
-
-bool WantsBarrier(const Arguments& arguments) {
-  constexpr std::string_view kBarriers[] = {"none", "global"};
-  return arguments.Has("flush-barrier") && arguments.Choice("flush-barrier", kBarriers) == "global";
-}
-
 std::optional<bool> LateUpdate(const Arguments& arguments) {
   constexpr std::string_view kPlacements[] = {"early", "late"};
   if (!arguments.Has("update-placement")) return std::nullopt;
   return arguments.Choice("update-placement", kPlacements) == "late";
-}
-
-Sends SendsOf(const Arguments& arguments) {
-  constexpr std::string_view kSends[] = {"rendezvous", "eager"};
-  return arguments.Choice("sends", kSends) == "eager" ? Sends::kEager : Sends::kRendezvous;
-}
-
-/// What the file says stands; a flag may repeat it but not contradict it.
-NamedSchedule ReadScheduleFile(const std::string& file, const Arguments& arguments) {
-  NamedSchedule named{.schedule = ReadCsv(file), .file = file};
-  const auto check = [&](const std::string& flag, int actual, const char* what) {
-    if (!arguments.Has(flag) || arguments.Count(flag) == actual) return;
-    throw Error(fmt::format("{}: '{}' contradicts {}, which has {} {}", arguments.PlaceOf(flag),
-                            arguments.Text(flag), file, actual, what));
-  };
-  if (arguments.Has("sends")) {
-    if (named.schedule.given_order.empty()) {
-      throw Error(fmt::format("{}: {} has no sends", arguments.PlaceOf("sends"), file));
-    }
-    named.schedule.sends = SendsOf(arguments);
-  }
-  check("ranks", named.schedule.ranks, "ranks");
-  check("microbatches", named.schedule.microbatches, "micro-batches per step");
-  const bool reduces = std::any_of(
-      named.schedule.groups.begin(), named.schedule.groups.end(),
-      [](const CollectiveGroup& g) { return g.purpose == CollectiveGroup::Purpose::kReplicas; });
-  for (const char* flag : {"reduction", "gradient-bytes"}) {
-    if (arguments.Has(flag) && !reduces) {
-      throw Error(fmt::format("{}: {} has no AR of gradients, and its order is fixed",
-                              arguments.PlaceOf(flag), file));
-    }
-  }
-  const bool shares = std::any_of(
-      named.schedule.groups.begin(), named.schedule.groups.end(),
-      [](const CollectiveGroup& g) { return g.purpose == CollectiveGroup::Purpose::kShared; });
-  if (arguments.Has("tied") && !shares && named.schedule.stages > 1) {
-    throw Error(
-        fmt::format("{}: {} has no AR of a tensor that first and last stage share, and its "
-                    "order is fixed",
-                    arguments.PlaceOf("tied"), file));
-  }
-  for (const char* flag : {"flush-barrier", "clip-norm"}) {
-    if (arguments.Has(flag)) {
-      throw Error(
-          fmt::format("{}: cannot change {}, whose order is fixed", arguments.PlaceOf(flag), file));
-    }
-  }
-  return named;
 }
 
 /// The variants of a schedule: flag, and which schedules honour it.
@@ -147,10 +86,8 @@ NamedSchedule GenerateByFlags(const Generator& generator, const Arguments& argum
   options.ranks = static_cast<int>(arguments.Count("ranks"));
   options.microbatches = static_cast<int>(arguments.Count("microbatches"));
   const std::optional<ModelledRun> modelled = ModelledRunOf(arguments);
-  // On a cluster it is --gradient-bytes that says whether replicas reduce anything.
-  const bool replicas = arguments.CountOr("replicas", 1) > 1 && !arguments.Has("cluster");
-  options.reduction = arguments.Has("reduction") || arguments.Has("gradient-bytes") || replicas ||
-                      (modelled && ReducesGradients(modelled->layout));
+  options.reduction = arguments.Has("reduction") || arguments.Has("gradient-bytes") ||
+                      ReplicasReduce(arguments) || (modelled && ReducesGradients(modelled->layout));
   options.norm = WantsNorm(arguments);
   options.barrier = WantsBarrier(arguments);
   options.tied = arguments.Has("tied");
@@ -185,6 +122,30 @@ NamedSchedule GenerateByFlags(const Generator& generator, const Arguments& argum
     options.costs = CostsForGenerator(generator, options, modelled, arguments);
   }
   return {Generate(generator.name, options), "", generator.facts(options)};
+}
+
+/// What is shown and written of several schedules goes by their names: a file that has another's is
+/// named by itself.
+void MakeNamesDiffer(std::vector<NamedSchedule>& schedules, const Arguments& arguments) {
+  const auto has_twin = [&](const NamedSchedule& named) {
+    return std::any_of(schedules.begin(), schedules.end(), [&](const NamedSchedule& other) {
+      return &other != &named && other.schedule.name == named.schedule.name;
+    });
+  };
+  std::vector<NamedSchedule*> renamed;
+  for (NamedSchedule& named : schedules) {
+    if (!named.file.empty() && has_twin(named)) renamed.push_back(&named);
+  }
+  for (NamedSchedule* named : renamed) {
+    named->schedule.name = std::filesystem::path(named->file).filename().string();
+  }
+  for (const NamedSchedule& named : schedules) {
+    if (!has_twin(named)) continue;
+    throw Error(
+        fmt::format("{}: two of the schedules have the name {}, so that nothing would tell "
+                    "them apart",
+                    arguments.PlaceOf("schedule"), named.schedule.name));
+  }
 }
 
 Costs DefaultCosts(int stages) {
@@ -302,6 +263,12 @@ Flag WarmUpFlag() { return {"warm-up", "STEPS", "first steps to leave out (defau
 
 int64_t WarmUpOf(const Arguments& arguments) { return arguments.NumberOr("warm-up", 1); }
 
+void CheckLeavesSteps(const Arguments& arguments, int64_t steps) {
+  if (!arguments.Has("warm-up") || WarmUpOf(arguments) < steps) return;
+  throw Error(fmt::format("{}: {} of {} steps leave nothing to measure",
+                          arguments.PlaceOf("warm-up"), WarmUpOf(arguments), steps));
+}
+
 std::vector<NamedSchedule> SchedulesOf(const Arguments& arguments,
                                        const std::vector<std::string>& beside) {
   std::vector<NamedSchedule> schedules;
@@ -331,6 +298,7 @@ std::vector<NamedSchedule> SchedulesOf(const Arguments& arguments,
                       arguments.PlaceOf("schedule"), name, Nearest(name, KnownSchedules())));
     }
   }
+  MakeNamesDiffer(schedules, arguments);
   const bool any_file = std::any_of(schedules.begin(), schedules.end(),
                                     [](const NamedSchedule& named) { return !named.file.empty(); });
   if (arguments.Has("sends") && !any_file) {
@@ -341,14 +309,11 @@ std::vector<NamedSchedule> SchedulesOf(const Arguments& arguments,
 }
 
 Program Lower(const NamedSchedule& named, const Arguments& arguments) {
-  try {
+  return InFileOf(named, [&] {
     const Program one_step(named.schedule, 1);
     return one_step.WithSteps(arguments.Has("steps") ? arguments.Count("steps")
                                                      : DefaultSteps(one_step.schedule()));
-  } catch (const ScheduleError& error) {
-    if (named.file.empty()) throw;
-    throw error.InFile(named.file);
-  }
+  });
 }
 
 void RefuseUselessOverlap(const std::vector<NamedSchedule>& schedules, const Arguments& arguments) {

@@ -29,6 +29,8 @@ void RefuseUselessTimes(const Arguments& arguments, const std::string& reason);
 Flag WarmUpFlag();
 /// Steps to leave out, 1 if not given.
 int64_t WarmUpOf(const Arguments& arguments);
+/// Throws Error if --warm-up leaves nothing of so many steps.
+void CheckLeavesSteps(const Arguments& arguments, int64_t steps);
 
 /// The schedules of --schedule in order: known names generated, `.csv` files read. Not checked yet.
 struct NamedSchedule {
@@ -42,6 +44,17 @@ std::vector<NamedSchedule> SchedulesOf(const Arguments& arguments,
 
 /// Throws Error if --overlap is given but none of the schedules overlaps anything.
 void RefuseUselessOverlap(const std::vector<NamedSchedule>& schedules, const Arguments& arguments);
+
+/// What `make` returns. What it throws about the schedule names the file that it came from.
+template <class Make>
+auto InFileOf(const NamedSchedule& named, Make make) {
+  try {
+    return make();
+  } catch (const ScheduleError& error) {
+    if (named.file.empty()) throw;
+    throw error.InFile(named.file);
+  }
+}
 
 /// Checked and lowered, for --steps or the default number of steps. A ScheduleError names the file.
 Program Lower(const NamedSchedule& named, const Arguments& arguments);

@@ -53,7 +53,10 @@ Prediction::Prediction(const Arguments& arguments, const std::vector<Series>& al
   const auto found = std::find_if(all.begin(), all.end(),
                                   [&](const Series& series) { return series.name == name; });
   if (found == all.end()) {
-    throw Error(fmt::format("{}: '{}' is none of the schedules run", place, name));
+    std::vector<std::string> names;
+    for (const Series& series : all) names.push_back(series.name);
+    throw Error(fmt::format("{}: '{}' is none of the schedules run: {}", place, name,
+                            fmt::join(names, ", ")));
   }
   source_ = static_cast<size_t>(found - all.begin());
   const Schedule& source = found->program->schedule();

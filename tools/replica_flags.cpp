@@ -16,10 +16,16 @@ int ReplicasOf(const Arguments& arguments) {
   return static_cast<int>(replicas);
 }
 
-Program WithReplicas(const Program& program, const Arguments& arguments) {
+Program LowerWithReplicas(const NamedSchedule& named, const Arguments& arguments) {
+  Program program = Lower(named, arguments);
   const int replicas = ReplicasOf(arguments);
   if (replicas == 1) return program;
-  return Program(Replicate(program.schedule(), replicas), program.steps());
+  try {
+    return InFileOf(
+        named, [&] { return Program(Replicate(program.schedule(), replicas), program.steps()); });
+  } catch (const Error& error) {
+    throw Error(fmt::format("{}: {}", arguments.PlaceOf("replicas"), error.what()));
+  }
 }
 
 Flag ReplicasFlag() {

@@ -3,6 +3,7 @@
 
 #include "models/schedule/program.h"
 #include "tools/arguments.h"
+#include "tools/flags.h"
 #include "tools/subcommand.h"
 
 namespace pipelag {
@@ -11,9 +12,9 @@ namespace pipelag {
 /// could ever hold.
 int ReplicasOf(const Arguments& arguments);
 
-/// The program with --replicas copies side by side (Replicate), every step with so many times its
-/// micro-batches. Throws Error as Replicate does.
-Program WithReplicas(const Program& program, const Arguments& arguments);
+/// Lowered, with --replicas copies side by side (Replicate), every step with so many times its
+/// micro-batches. Throws Error as Lower and Replicate do, naming flag and file.
+Program LowerWithReplicas(const NamedSchedule& named, const Arguments& arguments);
 
 Flag ReplicasFlag();
 

@@ -19,9 +19,6 @@ using Json = nlohmann::ordered_json;
 Json Known(int value) { return value < 0 ? Json(nullptr) : Json(value); }
 std::string KnownText(int value) { return value < 0 ? "-" : fmt::format("{}", value); }
 
-/// Ranks of one pipeline.
-int PipelineOf(const RunResult& result) { return result.trace.ranks / result.replicas; }
-
 Json PerStage(const RunResult& result) {
   Json rows = Json::array();
   for (size_t s = 0; s < result.versions.size(); ++s) {
@@ -48,7 +45,7 @@ Json PerRank(const RunResult& result) {
                     {"transfer_ns", rank.totals.transfer.count()},
                     {"peak_in_flight", rank.totals.peak_in_flight},
                     {"peak_in_flight_shares",
-                     InShares(rank.totals.peak_in_flight, PipelineOf(result), result.stages)}});
+                     InShares(rank.totals.peak_in_flight, result.ranks, result.stages)}});
     if (!result.memory.empty()) rows.back()["peak_memory_bytes"] = result.memory.at(r).peak;
   }
   return rows;
@@ -79,12 +76,12 @@ std::vector<int64_t> InFlightOf(const RunResult& result) {
 std::vector<double> SharesInFlightOf(const RunResult& result) {
   std::vector<double> shares;
   for (const int64_t held : InFlightOf(result)) {
-    shares.push_back(InShares(held, PipelineOf(result), result.stages));
+    shares.push_back(InShares(held, result.ranks, result.stages));
   }
   return shares;
 }
 
-bool HasChunks(const RunResult& result) { return result.stages != PipelineOf(result); }
+bool HasChunks(const RunResult& result) { return result.stages != result.ranks; }
 
 std::string RankTable(const RunResult& result) {
   const Metrics& metrics = result.metrics;
@@ -127,9 +124,10 @@ void Explain(RunResult& result) {
 Json ResultJson(const RunResult& result) {
   const Metrics& metrics = result.metrics;
   Json json = {{"schedule", result.trace.schedule},
-               {"ranks", PipelineOf(result)},
+               {"ranks", result.ranks},
                {"stages", result.stages},
-               {"microbatches", result.trace.microbatches / result.replicas},
+               {"replicas", result.replicas},
+               {"microbatches", result.microbatches},
                {"steps", result.trace.steps},
                {"makespan_ns", metrics.makespan.count()},
                {"step_time_ns", metrics.step_time.RoundedUp().count()},
@@ -139,7 +137,6 @@ Json ResultJson(const RunResult& result) {
                  {"idle_over_ideal", metrics.bubble.idle_over_ideal},
                  {"of_span", metrics.bubble.of_span},
                  {"steady_state", metrics.bubble.steady_state}}}};
-  if (result.replicas > 1) json["replicas"] = result.replicas;
   if (result.trace.tokens_per_step > 0) {
     json["tokens_per_s"] = TokensPerSecond(result.trace, metrics.step_time);
   }
@@ -154,11 +151,13 @@ Json ResultJson(const RunResult& result) {
 std::string ResultText(const RunResult& result) {
   const Trace& trace = result.trace;
   const Metrics& metrics = result.metrics;
+  const std::string copies =
+      result.replicas > 1 ? fmt::format(" in each of {} replicas", result.replicas) : "";
   std::string text = fmt::format(
-      "{}: {}, {}, {} per step, {}\n\n"
+      "{}: {}, {}, {} per step{}, {}\n\n"
       "makespan   {}\nstep time  {}\n",
-      trace.schedule, Counted(trace.ranks, "rank"), Counted(result.stages, "stage"),
-      Counted(trace.microbatches, "micro-batch"), Counted(trace.steps, "step"),
+      trace.schedule, Counted(result.ranks, "rank"), Counted(result.stages, "stage"),
+      Counted(result.microbatches, "micro-batch"), copies, Counted(trace.steps, "step"),
       FormatDuration(metrics.makespan),
       result.mean ? FormatDuration(metrics.step_time.RoundedUp()) + ", the mean of this run"
                   : FormatStepTime(metrics.step_time) + " in steady state");
@@ -175,7 +174,7 @@ std::string ResultText(const RunResult& result) {
   if (HasChunks(result)) {
     text +=
         fmt::format("(in flight: activations of stages; a share is those of 1/{} of the network)\n",
-                    PipelineOf(result));
+                    result.ranks);
   }
   text += '\n';
   if (!result.idle.empty()) text += IdleText(result.idle) + '\n';

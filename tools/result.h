@@ -20,7 +20,9 @@ struct RunResult {
   Metrics metrics;
   std::vector<StageVersions> versions;  ///< per placed stage; −1: not known
   int stages = 0;                       ///< slices of the network
-  int replicas = 1;                     ///< of the pipeline, all in the trace
+  int replicas = 1;                     ///< of the pipeline
+  int ranks = 0;                        ///< of one replica
+  int64_t microbatches = 0;             ///< of one replica, per step
   std::vector<IdleShares> idle{};       ///< per rank; empty: not known
   CriticalPath path{};                  ///< without pieces: not known
   std::vector<RankMemory> memory{};     ///< per rank; empty: not known

@@ -9,6 +9,7 @@
 
 #include "models/file.h"
 #include "models/update_time.h"
+#include "runtime/cpu/outcome.h"
 #include "runtime/device/optimizers.h"
 #include "runtime/processes/loss_messages.h"
 #include "runtime/processes/train.h"
@@ -34,9 +35,20 @@ constexpr std::string_view kOnOff[] = {"on", "off"};
 constexpr std::chrono::seconds kPatience{60};
 constexpr std::string_view kComputes[] = {"real", "emulated"};
 
-/// The series to run and, in `plans`, what its serial reference would be.
-std::vector<Series> SeriesOf(const Arguments& arguments, bool serial, int64_t steps,
-                             std::vector<SerialPlan>& plans) {
+/// How a series is trained.
+struct Way {
+  SerialPlan plan;  ///< what its serial reference does
+  TrainingOptions options;
+};
+
+/// The series to run and, in `ways`, how. What does not go together is refused before anything
+/// begins.
+std::vector<Series> SeriesOf(const Arguments& arguments, bool serial, const Length& length,
+                             std::vector<Way>& ways) {
+  const auto add_way = [&](SerialPlan plan) -> const Way& {
+    const auto stages = static_cast<int>(plan.stages.size());
+    return ways.emplace_back(std::move(plan), TrainingOf(arguments, stages, length.last));
+  };
   std::vector<Series> all;
   if (arguments.Has("delay")) {
     if (!serial) {
@@ -49,15 +61,19 @@ std::vector<Series> SeriesOf(const Arguments& arguments, bool serial, int64_t st
     const std::vector<int> delays = arguments.SmallNumbers("delay");
     const auto stages =
         static_cast<int>(arguments.CountOr("ranks", static_cast<int64_t>(delays.size())));
-    plans.push_back(PlanOfDelays(delays, stages, static_cast<int>(arguments.Count("microbatches")),
-                                 steps, ReplicasOf(arguments)));
-    all.push_back({"serial", std::nullopt, {}, {}, {}, {}});
+    const int replicas = ReplicasOf(arguments);
+    const Way& way =
+        add_way(PlanOfDelays(delays, stages, static_cast<int>(arguments.Count("microbatches")),
+                             length.steps(), replicas));
+    CheckPlan(way.plan, way.options);
+    all.push_back({"serial", std::nullopt, replicas});
     return all;
   }
   for (const NamedSchedule& named : SchedulesOf(arguments)) {
-    Program program = WithReplicas(Lower(named, arguments), arguments).WithSteps(steps);
-    plans.push_back(PlanOf(program));
-    all.push_back({program.schedule().name, std::move(program), {}, {}, {}, {}});
+    Program program = LowerWithReplicas(named, arguments).WithSteps(length.steps());
+    InFileOf(named, [&] { CheckFits(program, add_way(PlanOf(program)).options); });
+    const Schedule& schedule = program.schedule();
+    all.push_back({schedule.name, std::move(program), schedule.replicas});
   }
   return all;
 }
@@ -105,8 +121,8 @@ int RunReal(const Arguments& arguments, std::string_view backend, Wire* wire, co
   const std::filesystem::path folder = arguments.TextOr("traces", "");
   Outside outside{CheckpointsOf(arguments), nullptr};
   const Length length = LengthOf(arguments, outside.checkpoints, kDefaultSteps);
-  std::vector<SerialPlan> plans;
-  std::vector<Series> all = SeriesOf(arguments, serial, length.steps(), plans);
+  std::vector<Way> ways;
+  std::vector<Series> all = SeriesOf(arguments, serial, length, ways);
   if (!trace.empty() && all.size() > 1) {
     throw Error("--trace holds one schedule; several go to a folder with --traces");
   }
@@ -118,8 +134,7 @@ int RunReal(const Arguments& arguments, std::string_view backend, Wire* wire, co
     }
     prediction.emplace(arguments, all, wire != nullptr);
   }
-  const TrainingOptions options =
-      TrainingOf(arguments, static_cast<int>(plans.front().stages.size()), length.last);
+  const TrainingOptions& options = ways.front().options;
   if (gpus.backend) CheckDeviceOptimizer(options.optimizer, options.correction);
   const Corpus corpus = CorpusOf(arguments, options);
   if (!folder.empty()) {
@@ -135,20 +150,13 @@ int RunReal(const Arguments& arguments, std::string_view backend, Wire* wire, co
     outside.log = std::make_unique<StepLog>(arguments.Output("log"), arguments.Has("resume"));
   }
   const int64_t warm_up = WarmUpOf(arguments);
-  if (arguments.Has("warm-up") && warm_up >= length.steps()) {
-    throw Error(fmt::format("{}: {} of {} steps leave nothing to measure",
-                            arguments.PlaceOf("warm-up"), warm_up, length.steps()));
-  }
+  CheckLeavesSteps(arguments, length.steps());
   // In turn rather than one after the other: what slows the machine for a while slows them all.
   for (int64_t i = 0; i < repetitions; ++i) {
     for (size_t k = 0; k < all.size(); ++k) {
-      TrainingOptions own = options;
-      if (plans[k].stages.size() != options.split.size()) {
-        own = TrainingOf(arguments, static_cast<int>(plans[k].stages.size()), length.last);
-      }
       Processes processes{wire, {}};
-      auto result = TrainOnce(serial ? nullptr : &*all[k].program, plans[k], own, corpus, outside,
-                              processes, gpus);
+      auto result = TrainOnce(serial ? nullptr : &*all[k].program, ways[k].plan, ways[k].options,
+                              corpus, outside, processes, gpus);
       if (!result) continue;
       if (!serial && !gpus.backend) {
         all[k].memory = PlanMemory(*all[k].program, own, length.first);

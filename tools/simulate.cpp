@@ -108,7 +108,10 @@ std::string ReductionsText(const Simulated& run) {
   if (!run.reductions) return "";
   const ReductionCost& cost = *run.reductions;
   std::string text = fmt::format("{}: reductions before the update ", run.result.trace.schedule);
-  if (cost.hidden()) {
+  const bool none_fits = cost.longest_hidden && cost.longest_hidden->count() == 0;
+  if (cost.hidden() && none_fits) {
+    text += "take no time; nothing would hide them if they did";
+  } else if (cost.hidden()) {
     text += "are hidden: the step is no longer for them";
     if (cost.longest_hidden) {
       text += fmt::format(", up to {} each", FormatDuration(*cost.longest_hidden));
@@ -117,7 +120,7 @@ std::string ReductionsText(const Simulated& run) {
     text += fmt::format("make the step {} longer", FormatDuration(cost.Cost()));
     if (!cost.longest_hidden) {
       text += " by their order alone";
-    } else if (cost.longest_hidden->count() == 0) {
+    } else if (none_fits) {
       text += ": nothing hides them";
     } else {
       text += fmt::format(": they do not fit, {} too long for the {} that would be hidden",

@@ -126,6 +126,9 @@ Simulated SimulateOne(const NamedSchedule& named, const Arguments& arguments,
   for (int stage = 0; stage < schedule.placed_stages(); ++stage) {
     simulated.result.versions.push_back(program.versions(stage));
   }
+  simulated.result.replicas = static_cast<int>(arguments.CountOr("replicas", 1));
+  simulated.result.ranks = schedule.ranks;
+  simulated.result.microbatches = schedule.microbatches;
   simulated.steady = std::move(simulation.steady);
   simulated.exact = simulation.exact;
   simulated.result.mean = !simulation.exact;

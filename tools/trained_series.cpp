@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -27,9 +28,10 @@ RunResult ResultOf(const Series& series) {
   RunResult result;
   result.trace = run.trace;
   result.stages = series.program ? series.program->schedule().stages : run.trace.stages;
-  // In one thread there are no ranks for them.
-  const bool has_ranks = series.program && run.trace.ranks == series.program->schedule().ranks;
-  result.replicas = has_ranks ? series.program->schedule().replicas : 1;
+  result.replicas = series.replicas;
+  // The serial reference is one rank for all of them.
+  result.ranks = std::max(1, run.trace.ranks / series.replicas);
+  result.microbatches = run.trace.microbatches / series.replicas;
   result.metrics = series.summary.metrics;
   result.versions = MeasuredVersions(run.trace);
   result.memory = MemoryOf(series);
@@ -152,7 +154,7 @@ std::string SeriesText(const std::vector<Series>& all, const TrainingOptions& op
     kind += fmt::format(", tied head ({} parameters)", NetworkParameters(options.shape));
   }
   if (options.precision == ProductPrecision::kBf16) kind += ", products in bf16";
-  const int replicas = all.front().program ? all.front().program->schedule().replicas : 1;
+  const int replicas = all.front().replicas;
   const std::string shared = replicas > 1 ? fmt::format(" on {} replicas", replicas) : "";
   std::string text = fmt::format(
       "trained on {}: {} layers of {} channels{}, {} tokens a step{}, {} steps{}, {}\n\n",

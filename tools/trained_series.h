@@ -23,10 +23,11 @@ namespace pipelag {
 struct Series {
   std::string name;
   std::optional<Program> program;  ///< none for delays by hand
-  std::vector<TrainingResult> runs;
-  SeriesSummary summary;
-  std::optional<Simulation> simulated;
-  std::vector<ClockOffset> clocks;        ///< of processes, in the last run
+  int replicas = 1;
+  std::vector<TrainingResult> runs{};
+  SeriesSummary summary{};
+  std::optional<Simulation> simulated{};
+  std::vector<ClockOffset> clocks{};      ///< of processes, in the last run
   std::optional<PlannedMemory> memory{};  ///< of ranks on the processor
 
   const TrainingResult& typical() const { return runs[summary.typical]; }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <limits>
 
 #include "runtime/data/grammar.h"
 #include "tools/checkpoint_flags.h"
@@ -62,7 +63,11 @@ ProductPrecision PrecisionOf(const Arguments& arguments) {
 
 std::vector<LayerRange> SplitOf(const Arguments& arguments, int layers, int stages) {
   const std::string text = arguments.Has("split") ? arguments.Texts("split").front() : "even";
-  if (text == "even") return SplitLayers(layers, stages);
+  if (text == "even") {
+    if (stages <= layers) return SplitLayers(layers, stages);
+    throw Error(fmt::format("{}: {} stages cannot share {} layers: every stage needs at least one",
+                            arguments.PlaceOf("layers"), stages, layers));
+  }
   if (text == "auto") {
     throw Error(fmt::format("{}: auto needs the times of layers, as --profile or --layer-times",
                             arguments.PlaceOf("split")));
@@ -72,7 +77,11 @@ std::vector<LayerRange> SplitOf(const Arguments& arguments, int layers, int stag
     throw Error(fmt::format("{}: names {} stages, but there are {}", arguments.PlaceOf("split"),
                             counts.size(), stages));
   }
-  return SplitLayers(layers, counts);
+  try {
+    return SplitLayers(layers, counts);
+  } catch (const Error& error) {
+    throw Error(fmt::format("{}: {}", arguments.PlaceOf("split"), error.what()));
+  }
 }
 
 std::vector<Flag> CommonTrainingFlags() {
@@ -151,13 +160,29 @@ TrainingOptions CommonTrainingOf(const Arguments& arguments, int stages, int64_t
       throw Error(fmt::format("{}: a norm is missing", arguments.PlaceOf("clip-norm")));
     }
     options.clip_norm = arguments.Decimal("clip-norm");
-    if (!(*options.clip_norm > 0)) {
-      throw Error(fmt::format("{}: '{}' is not a positive norm", arguments.PlaceOf("clip-norm"),
-                              arguments.Text("clip-norm")));
+    // Below it the factor that gradients are multiplied with is no number.
+    constexpr double kLeast = std::numeric_limits<float>::min();
+    if (!(*options.clip_norm >= kLeast)) {
+      throw Error(fmt::format("{}: '{}' is not a norm of at least {:.3g}",
+                              arguments.PlaceOf("clip-norm"), arguments.Text("clip-norm"), kLeast));
     }
   }
   options.validation_microbatches = arguments.CountOr("validation-microbatches", 32);
   return options;
+}
+
+void CheckOptimizer(const Arguments& arguments, const TrainingOptions& options) {
+  const StageLayout layout(options.shape, options.split.front());
+  const auto check = [&](const char* flag, const auto& make) {
+    try {
+      make();
+    } catch (const Error& error) {
+      throw Error(fmt::format("{}: {}", arguments.PlaceOf(flag), error.what()));
+    }
+  };
+  check("optimizer", [&] { MakeOptimizer(options.optimizer, layout); });
+  check("correction",
+        [&] { MakeCorrected(options.optimizer, options.correction, layout, StageDelay{}); });
 }
 
 TrainingOptions TrainingOf(const Arguments& arguments, int stages, int64_t steps) {
@@ -169,9 +194,7 @@ TrainingOptions TrainingOf(const Arguments& arguments, int stages, int64_t steps
   options.learning_rate.peak = options.optimizer.learning_rate;
   if (arguments.Has("deadline")) options.deadline = arguments.Duration("deadline");
   options.end_overdue = EndProcess;
-  // Refuses an unknown name before anything runs.
-  MakeCorrected(options.optimizer, options.correction,
-                StageLayout(options.shape, options.split.front()), StageDelay{});
+  CheckOptimizer(arguments, options);
   return options;
 }
 

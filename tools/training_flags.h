@@ -21,6 +21,10 @@ TrainingOptions CommonTrainingOf(const Arguments& arguments, int stages, int64_t
 /// For a network in `stages` stages trained for `steps` updates. Throws Error naming the flag.
 TrainingOptions TrainingOf(const Arguments& arguments, int stages, int64_t steps);
 
+/// Throws Error naming the flag for an optimizer or a correction that is not known, or two that do
+/// not go together.
+void CheckOptimizer(const Arguments& arguments, const TrainingOptions& options);
+
 /// The layers of each stage by --split, else evenly.
 std::vector<LayerRange> SplitOf(const Arguments& arguments, int layers, int stages);
 

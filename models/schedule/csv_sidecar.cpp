@@ -56,6 +56,10 @@ void ReadSidecar(std::string_view text, const std::string& file_name, Schedule& 
   if (!known) throw Error(fmt::format("{}: /policy: there is no policy '{}'", file_name, policy));
   schedule.policy = *known;
   schedule.name = Key<std::string>(json, "name", file_name);
+  if (schedule.name.find('/') != std::string::npos) {
+    throw Error(
+        fmt::format("{}: /name: '{}' has a slash, and names files", file_name, schedule.name));
+  }
   schedule.streams = PositiveKey(json, "streams", file_name);
   schedule.microbatches = PositiveKey(json, "microbatches", file_name);
   if (schedule.microbatches % schedule.streams != 0) {

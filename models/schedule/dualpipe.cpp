@@ -14,12 +14,13 @@ Schedule GenerateDualPipe(const GeneratorOptions& options) {
   const int p = options.ranks;
   const int m = options.microbatches;
   if (p % 2 != 0) {
-    throw Error(fmt::format("dualpipe pairs its ranks, so their number must be even, not {}", p));
+    throw Error(
+        fmt::format("dualpipe pairs its ranks, so their number must be even, not {} (--ranks)", p));
   }
   if (m % 2 != 0 || m < 2 * p) {
     throw Error(
         fmt::format("dualpipe needs an even number of at least {} micro-batches (twice the "
-                    "ranks), not {}",
+                    "ranks), not {} (--microbatches)",
                     2 * p, m));
   }
   Schedule schedule;

@@ -9,8 +9,9 @@ namespace pipelag {
 Schedule GenerateDualPipeV(const GeneratorOptions& options) {
   const int p = options.ranks;
   if (options.microbatches < 2 * p) {
-    throw Error(fmt::format("dualpipe-v needs at least {} micro-batches (twice the ranks), not {}",
-                            2 * p, options.microbatches));
+    throw Error(fmt::format(
+        "dualpipe-v needs at least {} micro-batches (twice the ranks), not {} (--microbatches)",
+        2 * p, options.microbatches));
   }
   Schedule schedule = VPipeline("dualpipe-v", options);
   for (int rank = 0; rank < p; ++rank) {

@@ -71,10 +71,13 @@ std::vector<Insertion> InsertionsOf(const Schedule& schedule, const BatchPlaces&
     }
   }
   for (size_t i = 0; i < stages.size(); ++i) {
-    if (late) {
-      const Place& first = places.first_forward[static_cast<size_t>(stages[i])];
+    const Place& first = places.first_forward[static_cast<size_t>(stages[i])];
+    const Place latest{first.block + 2, first.position};
+    // With too few micro-batches no place is both: U stands where its gradients are whole, and what
+    // is found missing is the version that the F reads.
+    if (late && earliest[i] < latest) {
       insertions.push_back(
-          {first.position, MakeAction(ActionKind::kUpdate, stages[i], -first.block - 2)});
+          {latest.position, MakeAction(ActionKind::kUpdate, stages[i], -latest.block)});
     } else {
       insert_behind(earliest[i], ActionKind::kUpdate, stages[i]);
     }

@@ -37,7 +37,7 @@ EndlessOrder EndlessInterleaved(const GeneratorOptions& options) {
   if (n < p) {
     throw Error(
         fmt::format("interleaved-1f1b needs groups of at least {} micro-batches, one for "
-                    "each rank, not {}: a rank would wait for a chunk that has not begun",
+                    "each rank, not {} (--group): a rank would wait for a chunk that has not begun",
                     p, n));
   }
   if (options.microbatches % n != 0) {

@@ -114,7 +114,8 @@ void CheckWarmUp(const GeneratorOptions& options) {
   static constexpr int64_t kMost = 1 << 28;
   const auto check = [](int64_t warm_up) {
     if (warm_up < 0 || warm_up > kMost) {
-      throw Error(fmt::format("a warm-up of {} forwards is not between 0 and {}", warm_up, kMost));
+      throw Error(fmt::format("a warm-up of {} forwards is not between 0 and {} (--warmup)",
+                              warm_up, kMost));
     }
   };
   for (const int warm_up : options.warmup) check(warm_up);

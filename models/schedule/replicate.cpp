@@ -60,8 +60,9 @@ class Replication {
         const int64_t step = one_.ShiftOf(action) * replicas_;
         const int64_t number = (step + replica) * one_.microbatches + one_.WithinStep(action);
         if (number != static_cast<int32_t>(number)) {
-          throw Error(fmt::format("{} times {} micro-batches are more than can be numbered",
-                                  replicas_, one_.microbatches));
+          throw ScheduleError(
+              one_, {{fmt::format("{} times {} micro-batches are more than can be numbered",
+                                  replicas_, one_.microbatches)}});
         }
         action.microbatch = static_cast<int32_t>(number);
       }
@@ -90,9 +91,10 @@ void CheckReplicable(const Schedule& schedule, int replicas) {
   const int64_t placed = int64_t{replicas} * schedule.placed_stages();
   const int64_t groups = int64_t{replicas} * static_cast<int64_t>(schedule.groups.size());
   if (std::max(placed, groups) > kMost) {
-    throw Error(
-        fmt::format("{} replicas of {} stages are more than the {} that a schedule can hold",
-                    replicas, schedule.placed_stages(), kMost));
+    throw ScheduleError(
+        schedule,
+        {{fmt::format("{} replicas of {} stages are more than the {} that a schedule can hold",
+                      replicas, schedule.placed_stages(), kMost)}});
   }
   for (int stage = 0; stage < schedule.placed_stages(); ++stage) {
     const auto reduces = [&](const CollectiveGroup& group) {
@@ -100,9 +102,11 @@ void CheckReplicable(const Schedule& schedule, int replicas) {
              std::find(group.stages.begin(), group.stages.end(), stage) != group.stages.end();
     };
     if (std::any_of(schedule.groups.begin(), schedule.groups.end(), reduces)) continue;
-    throw Error(fmt::format(
-        "{} has no AR of the gradients of stage {}, whose {} replicas would drift apart",
-        schedule.name, schedule.SliceOf(stage), replicas));
+    throw ScheduleError(
+        schedule,
+        {{fmt::format("there is no AR of the gradients of stage {}, whose {} replicas would "
+                      "drift apart",
+                      schedule.SliceOf(stage), replicas)}});
   }
 }
 

@@ -48,14 +48,14 @@ constexpr std::array<BlockSlope, 9> kBlocks = {{{1, 1, 1, 1},
 Schedule GenerateZbAuto(const GeneratorOptions& options) {
   const int v = options.chunks > 0 ? options.chunks : GeneratorOptions::kChunksOfZbAuto;
   if (v > 2) {
-    throw Error(fmt::format("zb-auto has one chunk per rank, or two in a V, not {}", v));
+    throw Error(fmt::format("zb-auto has one chunk per rank, or two in a V, not {} (--chunks)", v));
   }
   const double given = options.memory_limit > 0 ? options.memory_limit : options.ranks;
   const auto limit = static_cast<int>(std::min(std::floor(given * v), 1e9));
   if (limit < v) {
-    throw Error(
-        fmt::format("zb-auto cannot do with {} activations per rank: one micro-batch needs 1",
-                    options.memory_limit));
+    throw Error(fmt::format(
+        "zb-auto cannot do with {} activations per rank: one micro-batch needs 1 (--memory-limit)",
+        options.memory_limit));
   }
   const Schedule pipeline =
       v == 2 ? VPipeline("zb-auto", options) : LinearPipeline("zb-auto", options);

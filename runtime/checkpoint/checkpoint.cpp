@@ -103,12 +103,21 @@ void Checkpoint::ReadFiles() {
   }
 }
 
-void Checkpoint::CheckFacts(const std::string& facts) const {
-  const std::string differences =
-      DifferencesOf(manifest_->json["run"], nlohmann::ordered_json::parse(facts));
+void Checkpoint::CheckFacts(const std::string& facts, int replicas) const {
+  const auto here = nlohmann::ordered_json::parse(facts);
+  const nlohmann::json& there = manifest_->json["run"];
+  const std::string differences = DifferencesOf(there, here);
   if (differences.empty()) return;
-  throw Error(
-      fmt::format("{}: is of a run that differs from this one: {}", manifest_->file, differences));
+  const auto before =
+      manifest_->json.value(nlohmann::json::json_pointer("/written_by/replicas"), nlohmann::json());
+  std::string other_replicas;
+  if (before.is_number_integer() && before != replicas &&
+      there.value("microbatches", nlohmann::json()) != here["microbatches"]) {
+    other_replicas = fmt::format("it had {} replicas, this one has {} (--replicas); ",
+                                 before.get<int64_t>(), replicas);
+  }
+  throw Error(fmt::format("{}: is of a run that differs from this one: {}{}", manifest_->file,
+                          other_replicas, differences));
 }
 
 bool Checkpoint::AddsLike(const std::string& summation) const {

@@ -25,8 +25,8 @@ class Checkpoint : public StartingPoint {
   const std::filesystem::path& folder() const { return folder_; }
 
   /// Throws Error saying what differs if `facts` (facts.h, JSON text) are not those of the run that
-  /// left it.
-  void CheckFacts(const std::string& facts) const;
+  /// left it. Of another number of `replicas` it speaks where their micro-batches are not as many.
+  void CheckFacts(const std::string& facts, int replicas) const;
   /// Whether that run added gradients in the order of `summation`.
   bool AddsLike(const std::string& summation) const;
 

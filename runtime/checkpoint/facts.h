@@ -6,7 +6,7 @@
 #include <string>
 
 #include "runtime/data/corpus.h"
-#include "runtime/serial.h"
+#include "runtime/serial_plan.h"
 #include "runtime/training.h"
 
 namespace pipelag {

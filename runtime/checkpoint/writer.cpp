@@ -206,7 +206,8 @@ void CheckpointWriter::WriteManifest(int64_t step) {
       {"version", kFormatVersion},
       {"step", step},
       {"samples", step * facts_.samples_per_step},
-      {"written_by", {{"schedule", facts_.schedule}, {"ranks", facts_.ranks}}},
+      {"written_by",
+       {{"schedule", facts_.schedule}, {"ranks", facts_.ranks}, {"replicas", facts_.replicas}}},
       {"run", nlohmann::ordered_json::parse(facts_.facts)},
       {"summation", nlohmann::ordered_json::parse(facts_.summation)},
       {"files", files}};

@@ -27,7 +27,8 @@ struct CheckpointFacts {
   std::string summation;
   int64_t samples_per_step = 0;  ///< for people, as the rest: the position in the data
   std::string schedule;
-  int ranks = 1;
+  int ranks = 1;  ///< of one replica
+  int replicas = 1;
 };
 
 /// One file per stage, written by whoever holds it right after the stage's update to the step:

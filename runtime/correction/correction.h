@@ -58,6 +58,9 @@ std::unique_ptr<Optimizer> MakeCorrected(const OptimizerOptions& optimizer,
                                          const CorrectionOptions& correction,
                                          const StageLayout& layout, StageDelay delay);
 
+/// Whether late updates need the weights their gradients were taken at (TensorUpdate::taken_at).
+bool ReadsWeightsTakenAt(const CorrectionOptions& correction);
+
 /// Known names, in the order in which they are shown.
 std::vector<std::string> CorrectionNames();
 

@@ -31,9 +31,7 @@ void DcAsgd::ComputeUpdate(const TensorUpdate& update, float* displacement) {
     inner().ComputeUpdate(update, displacement);
     return;
   }
-  if (update.taken_at == nullptr) {
-    throw Error(kWeightsAreGone);
-  }
+  CHECK(update.taken_at != nullptr);
   const StageTensor& place = tensor(update.tensor);
   constexpr float kKept = DcAsgdSettings::kKept;
   float* squares = squares_.empty() ? nullptr : squares_.data() + place.offset;

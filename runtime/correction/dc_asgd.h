@@ -19,15 +19,10 @@ struct DcAsgdSettings {
   bool adaptive;
 };
 
-/// Whose message it is wherever an update finds them gone.
-constexpr const char* kWeightsAreGone =
-    "dc-asgd needs the weights that a gradient was taken at, and this schedule does not keep them "
-    "until the update";
-
 /// The optimizer gets g + λ g² (w_now − w_taken) elementwise (Zheng et al., arXiv 1609.08326). λ is
 /// constant (default 0.04), or adaptive: λ0 / √(s + 1e-7), s ← 0.95 s + 0.05 g² (default λ0 2).
-/// Keeps no weights of its own: needs a schedule that stashes those the gradient was taken at.
-/// Throws Error at the first late update if they are gone.
+/// Keeps no weights of its own: needs a schedule that keeps those the gradient was taken at until
+/// its update (CheckPlan refuses others).
 class DcAsgd : public Correction {
  public:
   DcAsgd(const CorrectionOptions& options, std::unique_ptr<Optimizer> inner, StageDelay delay,

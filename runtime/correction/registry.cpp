@@ -1,6 +1,7 @@
 // The table of corrections: one line per name. Knows how each is made, nothing of what it computes.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -41,14 +42,15 @@ std::unique_ptr<Optimizer> Instead(const Parts& parts) {
 struct Entry {
   const char* name;
   std::unique_ptr<Optimizer> (*make)(const Parts&);
+  bool reads_weights_taken_at = false;
 };
 
 constexpr Entry kCorrections[] = {
     {"none", &None},
     {"error-feedback", &Around<ErrorFeedback>},
     {"weight-prediction", &Around<WeightPrediction>},
-    {"dc-asgd", &Around<DcAsgd, false>},
-    {"dc-asgd-adaptive", &Around<DcAsgd, true>},
+    {"dc-asgd", &Around<DcAsgd, false>, true},
+    {"dc-asgd-adaptive", &Around<DcAsgd, true>, true},
     {"pipemare", &Around<PipeMare>},
     {"rate-damping", &Around<RateDamping>},
     {"basis-rotation", &Instead},
@@ -66,6 +68,14 @@ std::unique_ptr<Optimizer> MakeCorrected(const OptimizerOptions& optimizer,
   }
   throw Error(fmt::format("there is no correction \"{}\"; did you mean \"{}\"?", correction.name,
                           Nearest(correction.name, names)));
+}
+
+bool ReadsWeightsTakenAt(const CorrectionOptions& correction) {
+  const auto* const entry =
+      std::find_if(std::begin(kCorrections), std::end(kCorrections),
+                   [&](const Entry& known) { return known.name == correction.name; });
+  return entry != std::end(kCorrections) && entry->reads_weights_taken_at &&
+         correction.strength != 0.0f;
 }
 
 std::vector<std::string> CorrectionNames() {

@@ -8,7 +8,7 @@
 #include "models/error.h"
 #include "runtime/executor.h"
 #include "runtime/runnable.h"
-#include "runtime/serial.h"
+#include "runtime/serial_plan.h"
 
 namespace pipelag {
 namespace {
@@ -34,24 +34,26 @@ void CheckCopiesAgree(const Schedule& schedule, const std::vector<StageWeights>&
 
 void CheckFits(const Program& program, const TrainingOptions& options) {
   const Schedule& schedule = program.schedule();
-  if (static_cast<int>(options.split.size()) != schedule.stages) {
-    throw Error(fmt::format("the network is split into {} stages, but the schedule has {}",
-                            options.split.size(), schedule.stages));
+  CheckPlan(PlanOf(program), options);
+  const auto refuse = [&](const char* why) { throw ScheduleError(schedule, {{why}}); };
+  const bool shares = SharesTensor(schedule);
+  if (shares && !options.shape.tied) {
+    refuse(
+        "first and last stage exchange the gradients of a tied embedding, but the network's head "
+        "is its own (--tied)");
   }
-  if (options.recompute != Recompute::kNone) CheckRecompute(PlanOf(program), options.recompute);
-  if (SharesTensor(schedule) != (options.shape.tied && schedule.stages > 1)) {
-    throw Error(
-        fmt::format("a tied embedding (--tied) and a schedule whose first and last stage exchange "
-                    "its gradients go together, but {}",
-                    options.shape.tied ? "the schedule has no such exchange"
-                                       : "the network's head is its own"));
+  if (!shares && options.shape.tied && schedule.stages > 1) {
+    refuse("first and last stage do not exchange the gradients of the tied embedding (--tied)");
   }
   const bool has_norm =
       std::any_of(schedule.groups.begin(), schedule.groups.end(), [](const CollectiveGroup& group) {
         return group.purpose == CollectiveGroup::Purpose::kNorm;
       });
-  if (options.clip_norm.has_value() != has_norm) {
-    throw Error("clipping by the global norm and a schedule that waits for the norm go together");
+  if (has_norm && !options.clip_norm) {
+    refuse("updates wait for the global norm of gradients, but nothing is clipped (--clip-norm)");
+  }
+  if (!has_norm && options.clip_norm) {
+    refuse("updates do not wait for the global norm that gradients are clipped by (--clip-norm)");
   }
 }
 

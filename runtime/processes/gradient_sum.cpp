@@ -4,7 +4,6 @@
 
 #include "models/error.h"
 #include "runtime/network/gemm.h"
-#include "runtime/summation.h"
 
 namespace pipelag {
 namespace {
@@ -31,9 +30,8 @@ GradientSum::GradientSum(int rank, int tag, std::vector<Summand> summands, size_
   me_ = static_cast<size_t>(me - ranks_.begin());
 }
 
-GradientSum::Part GradientSum::PartOf(size_t member) const {
-  const size_t begin = length_ * member / ranks_.size();
-  return {begin, length_ * (member + 1) / ranks_.size() - begin};
+PartOfSum GradientSum::PartOf(size_t member) const {
+  return pipelag::PartOf(length_, member, ranks_.size());
 }
 
 /// The first of this rank's own summands: the one that the result comes into.
@@ -82,10 +80,10 @@ bool GradientSum::Advance(Wire& wire) {
 
 /// Every summand's parts to their owners.
 void GradientSum::Scatter(Wire& wire) {
-  const Part mine = PartOf(me_);
+  const PartOfSum mine = PartOf(me_);
   size_t foreign = 0;
   for (const Summand& summand : summands_) foreign += summand.rank == rank_ ? 0 : 1;
-  if (received_->size() < foreign * mine.length) received_->resize(foreign * mine.length);
+  CHECK(received_->size() == foreign * mine.length);
   size_t next = 0;
   for (const Summand& summand : summands_) {
     if (summand.rank != rank_) {
@@ -99,7 +97,7 @@ void GradientSum::Scatter(Wire& wire) {
     CHECK(summand.own.size() == length_);
     pieces_.push_back(summand.own.subspan(mine.begin, mine.length));
     for (size_t owner = 0; owner < ranks_.size(); ++owner) {
-      const Part part = PartOf(owner);
+      const PartOfSum part = PartOf(owner);
       if (owner == me_ || part.length == 0) continue;
       under_way_.push_back(wire.Send(ranks_[owner], tag_,
                                      std::as_bytes(summand.own.subspan(part.begin, part.length))));
@@ -109,7 +107,7 @@ void GradientSum::Scatter(Wire& wire) {
 
 /// True once the whole part is added, and stands in this rank's own summand.
 bool GradientSum::Add() {
-  const Part mine = PartOf(me_);
+  const PartOfSum mine = PartOf(me_);
   const size_t length = std::min(kMostAddedAtOnce, mine.length - added_);
   if (length > 0) {
     PrepareThread();  // whichever thread comes to it
@@ -129,8 +127,8 @@ bool GradientSum::Add() {
 void GradientSum::Gather(Wire& wire) {
   for (size_t other = 0; other < ranks_.size(); ++other) {
     if (other == me_) continue;
-    const Part mine = PartOf(me_);
-    const Part theirs = PartOf(other);
+    const PartOfSum mine = PartOf(me_);
+    const PartOfSum theirs = PartOf(other);
     if (theirs.length > 0) {
       const std::span<float> to = Own().subspan(theirs.begin, theirs.length);
       under_way_.push_back(wire.Receive(ranks_[other], tag_, std::as_writable_bytes(to)));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/processes/wire.h"
+#include "runtime/summation.h"
 
 namespace pipelag {
 
@@ -25,7 +26,8 @@ class GradientSum {
 
   /// `summands` of all members in the order of summation, every `together` of them to be added
   /// first; `length` of each. One after the other on one tag: this one begins when `before`, if
-  /// any, is done. `received` is room for other ranks' summands, which nobody else uses meanwhile.
+  /// any, is done. `received` is room for other ranks' summands of this one's part, no more and no
+  /// less (ReceivedElements), which nobody else uses meanwhile.
   GradientSum(int rank, int tag, std::vector<Summand> summands, size_t together, size_t length,
               std::shared_ptr<const GradientSum> before,
               std::shared_ptr<std::vector<float>> received);
@@ -36,12 +38,8 @@ class GradientSum {
 
  private:
   enum class Phase : uint8_t { kBefore, kScatter, kAdd, kGather, kDone };
-  struct Part {
-    size_t begin = 0;
-    size_t length = 0;
-  };
 
-  Part PartOf(size_t member) const;
+  PartOfSum PartOf(size_t member) const;
   bool AllDone(Wire& wire);
   void Scatter(Wire& wire);
   bool Add();

@@ -118,6 +118,16 @@ ProcessTransport::ProcessTransport(const Program& program, ProcessLink& link)
   }
 }
 
+void ProcessTransport::Reserve(const RankPlan& plan, Compute& compute) {
+  for (const ReductionPlan& reduction : plan.reductions) {
+    const auto g = static_cast<size_t>(reduction.group);
+    const bool shared = program_.schedule().groups[g].purpose == CollectiveGroup::Purpose::kShared;
+    const std::span<float> own = shared ? compute.SharedGradient(reduction.stage, 0)
+                                        : compute.GradientBuffer(reduction.stage, 0);
+    gradients_[g].received->resize(reduction.ReceivedElements(own.size()));
+  }
+}
+
 EventPtr ProcessTransport::Post(const Transfer& transfer, std::span<const EventPtr> after) {
   for (const EventPtr& event : after) event->Wait();
   const Lane& lane = program_.lanes()[static_cast<size_t>(transfer.lane)];

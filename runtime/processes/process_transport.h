@@ -6,8 +6,10 @@
 #include <vector>
 
 #include "models/schedule/program.h"
+#include "runtime/compute.h"
 #include "runtime/processes/gradient_sum.h"
 #include "runtime/processes/process_link.h"
+#include "runtime/rank_plan.h"
 #include "runtime/transport.h"
 
 namespace pipelag {
@@ -19,6 +21,10 @@ class ProcessTransport : public Transport {
  public:
   /// Borrows both. Throws Error for more lanes and groups than there are tags.
   ProcessTransport(const Program& program, ProcessLink& link);
+
+  /// Room for the sums of gradients of this rank, before the first of them. `compute` has their
+  /// summands.
+  void Reserve(const RankPlan& plan, Compute& compute);
 
   EventPtr Post(const Transfer& transfer, std::span<const EventPtr> after) override;
   EventPtr PostGradientSum(int group, const std::vector<GradientPart>& parts,

@@ -179,7 +179,11 @@ class ProcessRun {
         });
     own_transport_ = backends_->MakeTransport(rank_);
     RankBackend backend{compute_.get(), &transport_};
-    if (own_transport_) backend.transport = own_transport_.get();
+    if (own_transport_) {
+      backend.transport = own_transport_.get();
+    } else {
+      transport_.Reserve(plan, *compute_);
+    }
     if (interpose) backend = interpose(rank_, backend, control_);
     UntilDiverged until(*backend.compute, notes_, control_);
     losses_.resize(static_cast<size_t>(program_.total_microbatches()));

@@ -49,7 +49,7 @@ inline void ExpectPeaksAsPlanned(const Program& program, const TrainingResult& r
       const auto s = static_cast<size_t>(stage.stage);
       EXPECT_EQ(result.peak_activations[s], program.PeakInFlight(stage.stage)) << s;
       EXPECT_EQ(result.peak_kept[s], stage.kept_slots) << s;
-      // Late updates leave one of 2BW's two buffers unused where nothing runs ahead.
+      // Late updates leave one of 2BW's two versions unread where nothing runs ahead.
       const int versions = program.versions(stage.stage).weight_versions;
       if (program.schedule().policy == WeightPolicy::kDoubleBuffered) {
         EXPECT_LE(result.peak_versions[s], versions) << s;

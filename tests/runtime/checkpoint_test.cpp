@@ -162,8 +162,9 @@ TEST(CheckpointFile, StagesOfSeveralProcessesMeetInTheFolder) {
   std::vector<std::unique_ptr<CheckpointWriter>> writers;
   std::vector<std::jthread> threads;
   for (int stage = 0; stage < 3; ++stage) {
-    writers.push_back(std::make_unique<CheckpointWriter>(
-        settings, CheckpointFacts{"{}", "[]", 1, "any", 3}, std::vector<int>{2, 1, 0}, 0, kLast));
+    writers.push_back(
+        std::make_unique<CheckpointWriter>(settings, CheckpointFacts{"{}", "[]", 1, "any", 3, 1},
+                                           std::vector<int>{2, 1, 0}, 0, kLast));
     threads.emplace_back([&options, stage, &writer = *writers.back()] {
       const StageLayout layout(options.shape, options.split[static_cast<size_t>(stage)]);
       const auto optimizer = MakeOptimizer(options.optimizer, layout);

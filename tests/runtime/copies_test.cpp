@@ -54,7 +54,7 @@ TEST(Copies, BothOnOneRankCountOnceInTheNorm) {
   std::swap(schedule.body[0][5], schedule.body[0][6]);
   EXPECT_NE(ReasonOf([&] {
               TrainOnThreads(Program(schedule, kSteps), options, TestCorpus());
-            }).find("norm of gradients before their copies are added"),
+            }).find("norm of gradients is taken before their copies are added"),
             std::string::npos);
 }
 
@@ -89,7 +89,7 @@ TEST(Copies, RefusalsOfWhatWouldNotBeOneNetwork) {
     return reason;
   };
   EXPECT_NE(refusal(Generate("1f1b", {.ranks = 2, .microbatches = 2, .reduction = true}))
-                .find("no replicas"),
+                .find("of which there is one (--replicas)"),
             std::string::npos);
   Schedule apart = Generate("dualpipe", {.ranks = 2, .microbatches = 4});
   apart.groups.clear();

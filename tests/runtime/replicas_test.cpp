@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <mutex>
 #include <optional>
@@ -11,7 +12,12 @@
 
 #include "models/schedule/generators.h"
 #include "models/schedule/replicate.h"
+#include "models/schedule/slots.h"
+#include "runtime/cpu/threads.h"
 #include "runtime/data/grammar.h"
+#include "runtime/rank_plan.h"
+#include "runtime/runnable.h"
+#include "runtime/serial.h"
 #include "runtime/summation.h"
 #include "tests/runtime/agreed.h"
 #include "tests/runtime/every_schedule.h"
@@ -299,6 +305,85 @@ TEST(Summation, AddsWhatBelongsTogetherFirst) {
     EXPECT_EQ(sums(2, length), std::vector<float>(length, by_two));
     EXPECT_EQ(sums(4, length), std::vector<float>(length, in_order));
   }
+}
+
+/// GradientSum insists on exactly this room in every run over sockets.
+TEST(ReplicatedPlan, HasRoomForWhatOthersAdd) {
+  constexpr size_t kLength = 1001;
+  for (const char* schedule : {"1f1b", "zb-v", "dualpipe"}) {
+    for (const int replicas : {2, 3}) {
+      const Program program = Replicated(
+          schedule, {.ranks = 2, .microbatches = 4, .norm = true, .tied = true}, replicas);
+      const Schedule& all = program.schedule();
+      std::vector<size_t> received(all.groups.size());
+      const std::vector<int> slots = NeverDelayingSlots(program);
+      for (int rank = 0; rank < all.ranks; ++rank) {
+        for (const ReductionPlan& reduction : PlanRank(program, rank, slots).reductions) {
+          EXPECT_EQ(all.placement[static_cast<size_t>(reduction.stage)], rank);
+          received[static_cast<size_t>(reduction.group)] += reduction.ReceivedElements(kLength);
+        }
+      }
+      for (size_t g = 0; g < all.groups.size(); ++g) {
+        // Every summand goes to whoever adds its parts, but to its own rank.
+        size_t expected = 0;
+        const std::vector<int> ranks = RanksOf(all, all.groups[g]);
+        for (const int stage : all.groups[g].stages) {
+          const int home = all.placement[static_cast<size_t>(stage)];
+          const auto member = std::find(ranks.begin(), ranks.end(), home) - ranks.begin();
+          expected += kLength - PartOf(kLength, static_cast<size_t>(member), ranks.size()).length;
+        }
+        if (!AddsGradients(all.groups[g])) expected = 0;
+        EXPECT_EQ(received[g], expected) << schedule << replicas << ' ' << g;
+      }
+    }
+  }
+}
+
+/// Wherever an AR, of whatever purpose, is moved to in its lane, the run ends with the same
+/// weights, or is refused because something that it needs comes behind it.
+TEST(ReplicatedOrders, HaveReductionsBehindTheirGradientsOrAreRefused) {
+  int refused = 0;
+  int ran = 0;
+  for (const char* name : {"1f1b", "2bw", "zb-v", "dualpipe"}) {
+    const Program original =
+        Replicated(name, {.ranks = 2, .microbatches = 4, .norm = true, .tied = true}, 2);
+    const Schedule& schedule = original.schedule();
+    TrainingOptions options = Options("adamw", schedule.stages);
+    options.clip_norm = 0.3;
+    options.shape.tied = true;
+    const std::string weights =
+        TrainSerially(PlanOf(original), options, TestCorpus()).weights_sha256;
+    for (const size_t rank : {size_t{0}, size_t{1}}) {
+      const std::vector<Action>& body = schedule.body[rank];
+      for (size_t from = 0; from < body.size(); ++from) {
+        for (size_t to = 0; to < body.size() && body[from].kind == ActionKind::kAllReduce; ++to) {
+          Schedule moved = schedule;
+          for (const size_t replica : {rank, rank + 2}) {
+            auto& lane = moved.body[replica];
+            const Action action = lane[from];
+            lane.erase(lane.begin() + static_cast<std::ptrdiff_t>(from));
+            lane.insert(lane.begin() + static_cast<std::ptrdiff_t>(to), action);
+          }
+          std::optional<Program> program;
+          try {
+            program.emplace(moved, kSteps);
+            PlanOf(*program);
+          } catch (const ScheduleError& error) {
+            EXPECT_THAT(std::string(error.what()),
+                        testing::AnyOf(HasSubstr("whose gradient it needs"), HasSubstr("added"),
+                                       HasSubstr("deadlock"), HasSubstr("overlaps nothing")));
+            ++refused;
+            continue;
+          }
+          ++ran;
+          EXPECT_EQ(TrainOnThreads(*program, options, TestCorpus()).weights_sha256, weights)
+              << name << ": rank " << rank << ", " << from << " to " << to;
+        }
+      }
+    }
+  }
+  EXPECT_GT(refused, 100);
+  EXPECT_GT(ran, 5);
 }
 
 }  // namespace

@@ -75,12 +75,12 @@ inline TrainingResult TrainFrom(const Way& way, TrainingOptions options,
   const std::string summation = SummationOf(options, way.plan).dump();
   if (!start.empty()) {
     const auto checkpoint = std::make_shared<const Checkpoint>(start);
-    checkpoint->CheckFacts(facts);
+    checkpoint->CheckFacts(facts, way.plan.replicas);
     options.start = checkpoint;
   }
   std::optional<CheckpointWriter> writer;
   if (!settings.folder.empty()) {
-    writer.emplace(settings, CheckpointFacts{facts, summation, 12, way.plan.name, 1},
+    writer.emplace(settings, CheckpointFacts{facts, summation, 12, way.plan.name, 1, 1},
                    DelaysOf(way.plan), options.first_step(), last);
     options.checkpoints = &*writer;
   }

@@ -203,7 +203,7 @@ TEST(TieingOf, RefusalsOfWhatWouldNotBeOneTensor) {
   const Program with(Generate("1f1b", {.ranks = 2, .microbatches = 2, .tied = true}), 2);
   const Program without(Generate("1f1b", {.ranks = 2, .microbatches = 2}), 2);
   EXPECT_THAT(ReasonOf([&] { TrainOnThreads(without, tied, TestCorpus()); }),
-              HasSubstr("the schedule has no such exchange"));
+              HasSubstr("do not exchange the gradients of the tied embedding (--tied)"));
   EXPECT_THAT(ReasonOf([&] { TrainOnThreads(with, untied, TestCorpus()); }),
               HasSubstr("the network's head is its own"));
   // Delays by hand, and by a schedule that cannot wait.
@@ -239,8 +239,8 @@ TEST(TieingOf, RefusalsOfWhatWouldNotBeOneTensor) {
     return ReasonOf([&] { PlanOf(Program(schedule, 2)); });
   };
   EXPECT_EQ(swapped(0), "");
-  EXPECT_THAT(swapped(1), HasSubstr("shared tensor before their copies are added"));
-  EXPECT_THAT(swapped(2), HasSubstr("norm of gradients before those of a shared tensor"));
+  EXPECT_THAT(swapped(1), HasSubstr("shared tensor are exchanged before their copies are added"));
+  EXPECT_THAT(swapped(2), HasSubstr("norm of gradients is taken before those of a shared tensor"));
 }
 
 }  // namespace

@@ -86,6 +86,31 @@ TEST(TwoBW, NormAndReductionsStandBehindAllTheirGradients) {
   }
 }
 
+TEST(TwoBW, TooFewMicrobatchesSayTheSameWhateverElseIsAsked) {
+  for (int p = 2; p <= 5; ++p) {
+    for (const char* body : {"1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-v"}) {
+      const int unit = body == std::string("interleaved-1f1b") ? p : 1;
+      for (int m = unit; m <= 2 * p; m += unit) {
+        const GeneratorOptions plain{.ranks = p, .microbatches = m, .body = body};
+        // What else waits for it is missing versions too: there may be more findings.
+        const auto first_of = [](const std::string& error) {
+          return error.substr(0, error.find(" (one of"));
+        };
+        const std::string refusal = first_of(ErrorOf("2bw", plain));
+        for (unsigned asked = 1; asked < 16; ++asked) {
+          GeneratorOptions options = plain;
+          options.reduction = (asked & 1) != 0;
+          options.norm = (asked & 2) != 0;
+          options.tied = (asked & 4) != 0;
+          if ((asked & 8) != 0) options.late_update = true;
+          EXPECT_EQ(first_of(ErrorOf("2bw", options)), refusal)
+              << body << ' ' << p << ' ' << m << ' ' << asked;
+        }
+      }
+    }
+  }
+}
+
 TEST(PipeDream, StashesByAccumulation) {
   const auto delays = [](int m) {
     const Program program = Lower("pipedream", Sizes(4, m));

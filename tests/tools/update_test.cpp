@@ -106,5 +106,16 @@ TEST(SimulateLimits, MeansAreCalledMeans) {
       json::parse(place.Pipelag(flags + " --noise 0.1").out).at("step_time_is_mean_of_run"));
 }
 
+TEST(SimulateReductions, ThatTakeNoTimeAreNotCalledHidden) {
+  for (const char* flags : {"--schedule 1f1b --ranks 2 --microbatches 4 --replicas 2",
+                            "--schedule dualpipe --ranks 2 --microbatches 4"}) {
+    const std::string text = Text(flags);
+    EXPECT_THAT(text, HasSubstr("take no time; nothing would hide them if they did"));
+    EXPECT_THAT(text, testing::Not(HasSubstr("up to 0 ns")));
+  }
+  EXPECT_THAT(Text("--schedule 2bw --ranks 2 --microbatches 4 --replicas 2"),
+              HasSubstr("are hidden: the step is no longer for them, up to 9.00 ms each"));
+}
+
 }  // namespace
 }  // namespace pipelag

@@ -102,7 +102,7 @@ CorrectionStep DeviceCorrection::Begin(float* state, float rate, float weight_de
     case Name::kDcAsgd:
     case Name::kDcAsgdAdaptive:
       if (strength_ == 0 || late == 0) break;
-      if (!has_taken_at) throw Error(kWeightsAreGone);
+      CHECK(has_taken_at);
       return {.kind = state != nullptr ? Kind::kDcAsgdAdaptive : Kind::kDcAsgd,
               .state = state,
               .weight = strength_,

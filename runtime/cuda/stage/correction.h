@@ -28,8 +28,7 @@ class DeviceCorrection {
 
   float Rate(float rate, int64_t number) const;
 
-  /// Called once per update. `state`: the array, or null. Throws Error if the weights of the
-  /// gradient are needed and gone.
+  /// Called once per update. `state`: the array, or null.
   CorrectionStep Begin(float* state, float rate, float weight_decay, int64_t number,
                        bool has_taken_at);
 

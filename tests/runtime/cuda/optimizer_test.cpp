@@ -307,7 +307,7 @@ TEST(DeviceOptimizer, WeightsThatAreGoneAreMissed) {
                           course.newest().get(), kRate, number, nullptr, nullptr);
   };
   for (int n = 1; n <= 3; ++n) EXPECT_NO_THROW(update(n));
-  EXPECT_THROW(update(4), Error);
+  EXPECT_THROW(update(4), InternalError);
 }
 
 }  // namespace
