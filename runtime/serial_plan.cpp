@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 
 #include "runtime/runnable.h"
@@ -119,9 +118,13 @@ SerialPlan PlanOfDelays(const std::vector<int>& delays, int stages, int microbat
     throw Error(
         fmt::format("--delay names {} delays, but there are {} stages", delays.size(), stages));
   }
-  if (int64_t{microbatches} * replicas > std::numeric_limits<int>::max()) {
-    throw Error(fmt::format("{} replicas of {} micro-batches are more than can be numbered",
-                            replicas, microbatches));
+  // As many as a schedule can hold: a slip of the pen must not fill the memory.
+  constexpr int64_t kMostForwards = int64_t{1} << 28;
+  if (int64_t{microbatches} > kMostForwards / replicas / stages) {
+    throw Error(
+        fmt::format("{} replicas of {} stages with {} micro-batches each (--microbatches) are more "
+                    "than the {} forwards of a step that can be held",
+                    replicas, stages, microbatches, kMostForwards));
   }
   SerialPlan plan{.name = "serial",
                   .microbatches = microbatches * replicas,

@@ -45,10 +45,6 @@ struct Way {
 /// begins.
 std::vector<Series> SeriesOf(const Arguments& arguments, bool serial, const Length& length,
                              std::vector<Way>& ways) {
-  const auto add_way = [&](SerialPlan plan) -> const Way& {
-    const auto stages = static_cast<int>(plan.stages.size());
-    return ways.emplace_back(std::move(plan), TrainingOf(arguments, stages, length.last));
-  };
   std::vector<Series> all;
   if (arguments.Has("delay")) {
     if (!serial) {
@@ -62,17 +58,22 @@ std::vector<Series> SeriesOf(const Arguments& arguments, bool serial, const Leng
     const auto stages =
         static_cast<int>(arguments.CountOr("ranks", static_cast<int64_t>(delays.size())));
     const int replicas = ReplicasOf(arguments);
-    const Way& way =
-        add_way(PlanOfDelays(delays, stages, static_cast<int>(arguments.Count("microbatches")),
-                             length.steps(), replicas));
-    CheckPlan(way.plan, way.options);
+    // First the options: a network has only so many stages.
+    TrainingOptions options = TrainingOf(arguments, stages, length.last);
+    ways.push_back({PlanOfDelays(delays, stages, static_cast<int>(arguments.Count("microbatches")),
+                                 length.steps(), replicas),
+                    std::move(options)});
+    CheckPlan(ways.back().plan, ways.back().options);
     all.push_back({"serial", std::nullopt, replicas});
     return all;
   }
   for (const NamedSchedule& named : SchedulesOf(arguments)) {
     Program program = LowerWithReplicas(named, arguments).WithSteps(length.steps());
-    InFileOf(named, [&] { CheckFits(program, add_way(PlanOf(program)).options); });
     const Schedule& schedule = program.schedule();
+    InFileOf(named, [&] {
+      ways.push_back({PlanOf(program), TrainingOf(arguments, schedule.stages, length.last)});
+      CheckFits(program, ways.back().options);
+    });
     all.push_back({schedule.name, std::move(program), schedule.replicas});
   }
   return all;
