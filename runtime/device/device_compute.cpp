@@ -294,9 +294,22 @@ std::function<void()> DeviceCompute::Update(StageState& state, const ComputeTask
   return TellUpdate(task, rate, event);
 }
 
+/// Waits for all that the stream was given, as Event::Wait does.
+void DeviceCompute::FinishStream(std::string waiting) {
+  const auto stretch = std::make_shared<Stretch>(stream_);
+  stretch->End();
+  const DeviceEvent event(clock_.control(), std::move(waiting));
+  event.Issue(stretch, {});
+  event.Wait();
+}
+
 void DeviceCompute::TellCheckpoints(StageState& state, const ComputeTask& task, int64_t number) {
   CheckpointWriter* const writer = options_.checkpoints;
   if (writer == nullptr || !writer->Wants(state.plan.slice, number)) return;
+  // A copy to the host waits without a deadline, and takes what an aborted message left for
+  // weights.
+  FinishStream(fmt::format("rank {} waits for its device to do {}U{} for a checkpoint", rank_,
+                           task.action.stage, task.action.step));
   std::vector<float> weights(static_cast<size_t>(state.stage->layout().size()));
   state.stage->Download(stream_.get(), state.weights[static_cast<size_t>(task.target)],
                         weights.data());

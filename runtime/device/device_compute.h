@@ -92,6 +92,7 @@ class DeviceCompute : public TrainingCompute {
   float* Joined(StageState& state, int gradients);
   void TakeNorms(StageState& state, const ComputeTask& task);
   std::function<void()> Update(StageState& state, const ComputeTask& task, const EventPtr& event);
+  void FinishStream(std::string waiting);
   void TellCheckpoints(StageState& state, const ComputeTask& task, int64_t number);
   std::function<void()> TellUpdate(const ComputeTask& task, float rate, const EventPtr& event);
 

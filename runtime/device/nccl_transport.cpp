@@ -232,6 +232,7 @@ void NcclTransport::Enqueue(int group, const TimedStream& stream,
     // Every `together` of them first, in order, then those sums.
     const auto length = static_cast<int64_t>(mine.size());
     std::vector<Value*> ordered;
+    ordered.reserve(summands.size());
     for (const auto& [place, values] : summands) ordered.push_back(values);
     for (size_t first = 0; first < ordered.size(); first += together) {
       for (size_t k = first + 1; k < std::min(first + together, ordered.size()); ++k) {

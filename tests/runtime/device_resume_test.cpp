@@ -45,5 +45,32 @@ TEST(GpuResume, GoesOnWithTheProcessorsRunAndTheOtherWayRound) {
   }
 }
 
+/// A copy to the host would wait for the lost message for ever, and an abort would end that wait
+/// with weights of nobody.
+TEST(GpuResume, OfARunThatLosesAMessageFindsNoCheckpointOfIt) {
+  LateBackend backend(2, 3);
+  // Behind the messages that try out the connections, and in the first step.
+  backend.nccl.loses = [count = std::make_shared<int>(0)](const Communicator::Half& half) {
+    return half.send && ++*count == 12;
+  };
+  Way way = Threads("1f1b", 2);
+  way.run = [&backend](const Program& program, const TrainingOptions& options) {
+    const DeviceRun run{StagePrecision::kFloat32, DeviceTransport::kNccl};
+    return TrainOnThreads(program, options, TestCorpus(), OnDevices(backend, run), {});
+  };
+  TrainingOptions options = For(way, "adamw", "none");
+  options.deadline = std::chrono::milliseconds(300);
+  options.poison_freed = false;
+  const ScratchFolder folder;
+  std::string reason;
+  try {
+    TrainFrom(way, options, {}, {.folder = folder.path(), .every = 1}, 2);
+  } catch (const Error& error) {
+    reason = error.what();
+  }
+  EXPECT_NE(reason.find("nothing came within 300.00 ms"), std::string::npos) << reason;
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / StepFolderName(1)));
+}
+
 }  // namespace
 }  // namespace pipelag
