@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <map>
 #include <vector>
 
@@ -24,6 +25,7 @@ struct WorkerOptions {
       0;  ///< tensors of the whole network: length of the vector that a norm's AR sums
   /// Told every micro-batch's Σ token losses by the worker that has them; throws to end the run.
   std::function<void(int64_t microbatch, double loss)> watch;
+  int64_t traced_steps = std::numeric_limits<int64_t>::max();  ///< of those no spans are kept after
   size_t run_ahead = 64;  ///< actions issued before the oldest must have happened
 };
 
@@ -132,6 +134,7 @@ class Worker {
   std::vector<EventPtr> LastIssued() const;
   Issued& Record(const RunAction& action, const EventPtr& event, std::vector<EventPtr> data);
   void RecordTransfer(ActionKind kind, const RunAction& action, int peer, const EventPtr& event);
+  void Keep(const Span& span);
   void SettleActions(size_t keep);
   void SettleTransfers(bool all);
 
