@@ -70,7 +70,7 @@ class SerialRun {
     result.trace.ranks = 1;
     result.trace.stages = static_cast<int>(stages_.size());
     result.trace.microbatches = plan_.microbatches;
-    result.trace.steps = plan_.steps;
+    result.trace.steps = std::min(plan_.steps, options_.traced_steps);
     result.trace.stage_rank.assign(stages_.size(), 0);
     result.trace.tokens_per_step = TokensPerStep(options_, plan_.microbatches);
     try {
@@ -169,6 +169,7 @@ class SerialRun {
               int64_t version) {
     const bool update = kind == ActionKind::kUpdate;
     microbatch -= update ? first_ : first_ * plan_.microbatches;
+    if ((update ? microbatch : microbatch / plan_.microbatches) >= options_.traced_steps) return;
     version = std::max<int64_t>(0, version - first_);
     spans_.push_back({.kind = kind,
                       .stage = static_cast<int>(stage),

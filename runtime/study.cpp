@@ -41,6 +41,7 @@ nlohmann::ordered_json DataIdentity(const Corpus& corpus) {
 /// The study's options for one profile: as many sequences a step, whatever its micro-batches.
 TrainingOptions OptionsFor(const Study& study, const DelayProfile& profile) {
   TrainingOptions options = study.common;
+  options.traced_steps = 1;  // nobody looks at it
   const auto stages = static_cast<int>(profile.plan.stages.size());
   if (options.split.size() != profile.plan.stages.size()) {
     options.split = SplitLayers(options.shape.layers, stages);

@@ -58,6 +58,8 @@ struct TrainingOptions {
   /// Fill slots with NaN before their first use and whenever they are free, so that whoever reads
   /// one too early or too late shows.
   bool poison_freed = kSanitized;
+  /// The trace holds as many steps from the first on, so that a long run does not fill the memory.
+  int64_t traced_steps = std::numeric_limits<int64_t>::max();
   /// Where the run begins; null: at weights drawn from the seed, at step 0.
   std::shared_ptr<const StartingPoint> start = nullptr;
   CheckpointWriter* checkpoints = nullptr;  ///< borrowed; null: none are written

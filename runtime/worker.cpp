@@ -325,6 +325,12 @@ void Worker::RecordTransfer(ActionKind kind, const RunAction& action, int peer,
                         event});
 }
 
+void Worker::Keep(const Span& span) {
+  const int64_t step =
+      HasMicrobatch(span.kind) ? span.microbatch / schedule_.microbatches : span.microbatch;
+  if (step < options_.traced_steps) result_.spans.push_back(span);
+}
+
 /// Turns actions into spans, oldest first, until `keep` are left: this bounds how far the host runs
 /// ahead of a device.
 void Worker::SettleActions(size_t keep) {
@@ -342,7 +348,7 @@ void Worker::SettleActions(size_t keep) {
     span.end = when.end;
     span.wait = std::min(ready, when.start) - std::min(lane_free_, when.start);
     lane_free_ = when.end;
-    result_.spans.push_back(span);
+    Keep(span);
     actions_.pop_front();
   }
 }
@@ -354,7 +360,7 @@ void Worker::SettleTransfers(bool all) {
     Span span = issued.span;
     span.start = issued.event->When().start;
     span.end = issued.event->When().end;
-    result_.spans.push_back(span);
+    Keep(span);
     transfers_.pop_front();
   }
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -27,6 +28,7 @@ struct WorkerOptions {
   std::function<void(int64_t microbatch, double loss)> watch;
   /// Told of every action before it is begun, in the words that an error of it has in front.
   std::function<void(std::string at)> begin = {};
+  int64_t traced_steps = std::numeric_limits<int64_t>::max();  ///< of those no spans are kept after
   size_t run_ahead = 64;  ///< actions issued before the oldest must have happened
 };
 
@@ -136,6 +138,7 @@ class Worker {
   std::vector<EventPtr> LastIssued() const;
   Issued& Record(const RunAction& action, const EventPtr& event, std::vector<EventPtr> data);
   void RecordTransfer(ActionKind kind, const RunAction& action, int peer, const EventPtr& event);
+  void Keep(const Span& span);
   void SettleActions(size_t keep);
   void SettleTransfers(bool all);
 

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -26,6 +27,15 @@ nlohmann::ordered_json LogHeader(const SerialPlan& plan, const TrainingOptions& 
           {"first_step", extent.first_step},
           {"last_step", extent.last_step},
           {"tokens_per_step", extent.tokens_per_step}};
+}
+
+/// Analysed, an action takes about 1 KiB.
+constexpr int64_t kMostTraced = int64_t{1} << 18;
+
+/// Steps of which the trace is kept.
+int64_t TracedSteps(const SerialPlan& plan) {
+  const auto stages = static_cast<int64_t>(plan.stages.size());
+  return std::clamp(kMostTraced / (stages * (2 * plan.microbatches + 1)), int64_t{1}, plan.steps);
 }
 
 /// What there is to go back to.
@@ -76,6 +86,12 @@ std::optional<TrainingResult> TrainOnce(const Program* program, const SerialPlan
   const bool speaks = processes.wire == nullptr || processes.wire->rank() == 0;
   const auto writer =
       Attach(outside.checkpoints, plan, corpus, ranks, extent.last_step, options, notes, speaks);
+  options.traced_steps = TracedSteps(plan);
+  if (options.traced_steps < plan.steps) {
+    notes.push_back(
+        fmt::format("{}: the trace, and what is told from it, is of the first {} of {} steps",
+                    plan.name, options.traced_steps, plan.steps));
+  }
   if (speaks) {
     for (const std::string& note : notes) fmt::print(stderr, "pipelag: {}\n", note);
   }

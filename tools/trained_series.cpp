@@ -126,6 +126,7 @@ nlohmann::ordered_json SeriesJson(const Series& series, const Corpus& corpus) {
     json["weights_sha256"] = run.weights_sha256;
   }
   if (run.first_step > 0) json["first_step"] = run.first_step;
+  json["trained_steps"] = run.step_losses.size();
   json["validation_tokens"] = run.validation_tokens;
   if (corpus.entropy_rate) json["entropy_per_byte"] = *corpus.entropy_rate;
   for (size_t rank = 0; rank < series.clocks.size(); ++rank) {
@@ -159,7 +160,7 @@ std::string SeriesText(const std::vector<Series>& all, const TrainingOptions& op
   std::string text = fmt::format(
       "trained on {}: {} layers of {} channels{}, {} tokens a step{}, {} steps{}, {}\n\n",
       corpus.source, options.shape.layers, options.shape.hidden, kind, first.trace.tokens_per_step,
-      shared, first.trace.steps, from, options.optimizer.name);
+      shared, first.step_losses.size(), from, options.optimizer.name);
   text += Table(all);
   text += fmt::format("\nlosses in nats per {}; validation over {} tokens",
                       corpus.bytes ? "byte" : "token", first.validation_tokens);

@@ -63,6 +63,7 @@ WorkerOptions WorkerOptionsOf(const TrainingOptions& options) {
                          static_cast<size_t>(options.shape.sequence) *
                          static_cast<size_t>(options.shape.hidden) * sizeof(float);
   worker.first_step = options.first_step();
+  worker.traced_steps = options.traced_steps;
   worker.norm_values = TensorCount(options.shape);
   return worker;
 }

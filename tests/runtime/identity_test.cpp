@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "models/schedule/generators.h"
 #include "runtime/cpu/threads.h"
@@ -336,6 +337,33 @@ TEST(Measured, TraceTellsVersionsAndEveryAction) {
   }
   EXPECT_EQ(computes, 3 * kSteps * (2 * kMicrobatches + 1));
   EXPECT_EQ(transfers, 2 * 4 * kSteps * kMicrobatches / 1);
+}
+
+TEST(Measured, TraceOfTheFirstStepsChangesNothingElse) {
+  const Program program = Lower("2bw", 3);
+  TrainingOptions options = Options("adamw", 3);
+  const auto spans = [](const Trace& trace) {
+    std::set<std::string> names;
+    for (const Span& span : trace.spans) names.insert(SpanName(span));
+    return names;
+  };
+  const TrainingResult whole = TrainOnThreads(program, options, TestCorpus());
+  const TrainingResult serial = TrainSerially(PlanOf(program), options, TestCorpus());
+  options.traced_steps = 3;
+  const TrainingResult few = TrainOnThreads(program, options, TestCorpus());
+  const TrainingResult few_serial = TrainSerially(PlanOf(program), options, TestCorpus());
+  for (const TrainingResult* result : {&few, &few_serial}) {
+    EXPECT_EQ(result->trace.steps, 3);
+    EXPECT_EQ(result->weights_sha256, whole.weights_sha256);
+    EXPECT_EQ(result->step_losses, whole.step_losses);
+    EXPECT_EQ(result->validation_loss, whole.validation_loss);
+  }
+  // Just those of the whole trace.
+  for (const auto& [all, kept] : {std::pair(&whole, &few), std::pair(&serial, &few_serial)}) {
+    Trace cut = all->trace;
+    std::erase_if(cut.spans, [&](const Span& span) { return StepOf(span, cut) >= 3; });
+    EXPECT_EQ(spans(cut), spans(kept->trace));
+  }
 }
 
 TEST(Measured, WaitsAreForMessagesAndLieBetweenActions) {
