@@ -46,16 +46,16 @@ std::string LinksText(const std::vector<Lane>& links) {
     }
     if (payload == ActionKind::kSendBackward) std::reverse(left.begin(), left.end());
     while (!left.empty()) {
-      std::vector<int> chain{left[0].sender, left[0].receiver};
-      left.erase(left.begin());
-      for (auto next = left.begin(); next != left.end();) {
-        if (next->sender != chain.back()) {
-          ++next;
-          continue;
+      std::vector<int> chain{left[0].sender};
+      std::vector<Lane> others;
+      for (const Lane& link : left) {
+        if (link.sender == chain.back()) {
+          chain.push_back(link.receiver);
+        } else {
+          others.push_back(link);
         }
-        chain.push_back(next->receiver);
-        next = left.erase(next);
       }
+      left = std::move(others);
       if (!text.empty()) text += ", ";
       text += chain.size() <= kMostNamed
                   ? fmt::format("{}", fmt::join(chain, "→"))

@@ -162,13 +162,19 @@ Schedule CutToOneStep(std::string_view name, EndlessOrder order) {
     body.reserve(period.size() * static_cast<size_t>(m / order.period) + schedule.groups.size() +
                  schedule.placement.size() / schedule.body.size());
     const int64_t end = FloorDiv(m - 1 - least, order.period) + 1;
-    for (int64_t block = -FloorDiv(greatest, order.period); block < end; ++block) {
+    int64_t next = 0;
+    for (int64_t block = -FloorDiv(greatest, order.period); block < end; block = next) {
       const int64_t base = block * order.period;
+      next = end;
       for (Action a : period) {
         const int64_t number = base + a.microbatch;
-        if (number < 0 || number >= m) continue;
-        a.microbatch = static_cast<int32_t>(number);
-        body.push_back(a);
+        if (number < 0) {  // blocks with nothing in them are many where a rank runs far ahead
+          next = std::min(next, -FloorDiv(a.microbatch, order.period));
+        } else if (number < m) {
+          a.microbatch = static_cast<int32_t>(number);
+          body.push_back(a);
+          next = block + 1;
+        }
       }
     }
   }

@@ -13,9 +13,9 @@ constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
 class Listing {
  public:
   /// Without an `order` by the rules alone.
-  Listing(Schedule& schedule, const GivenCosts& costs, int limit, const ListingRules& rules,
-          const std::vector<std::vector<Action>>* order = nullptr)
-      : schedule_(schedule), costs_(costs), limit_(limit), rules_(rules), order_(order) {
+  Listing(Schedule& schedule, const GivenCosts& costs, const ListingBounds& bounds,
+          const ListingRules& rules, const std::vector<std::vector<Action>>* order = nullptr)
+      : schedule_(schedule), costs_(costs), bounds_(bounds), rules_(rules), order_(order) {
     const auto stages = static_cast<size_t>(schedule_.stages);
     const auto m = static_cast<size_t>(schedule_.microbatches);
     forward_.assign(stages, std::vector<int64_t>(m, kUnknown));
@@ -23,17 +23,27 @@ class Listing {
     std::fill(forward_.front().begin(), forward_.front().end(), 0);
     next_.resize(stages);
     ranks_.resize(static_cast<size_t>(schedule_.ranks));
-    for (int s = 0; s < schedule_.stages; ++s) RankOf(s).stages.push_back(s);
+    for (int s = 0; s < schedule_.stages; ++s) {
+      RankState& rank = RankOf(s);
+      rank.stages.push_back(s);
+      for (const auto* times : {&costs_.forward, &costs_.backward_input, &costs_.backward_weight}) {
+        rank.left += (*times)[static_cast<size_t>(s)] * schedule_.microbatches;
+      }
+    }
   }
 
   /// Fills the bodies; the end of the last action, or kDeadEnd.
   int64_t Run() {
-    for (int rank = 0; rank < schedule_.ranks; ++rank) wakes_.push({0, rank});
+    for (int rank = 0; rank < schedule_.ranks; ++rank) Wake(rank, 0);
     int64_t end = 0;
     while (!wakes_.empty()) {
       const auto [time, rank] = wakes_.top();
       wakes_.pop();
-      if (time < ranks_[static_cast<size_t>(rank)].free) continue;
+      RankState& state = ranks_[static_cast<size_t>(rank)];
+      if (state.waked == time) state.waked = kUnknown;
+      if (time < state.free) continue;
+      // What it has yet to do takes the rank as long at least.
+      if (time + state.left >= bounds_.too_late) return kDeadEnd;
       end = std::max(end, order_ ? Follow(rank, time) : Decide(rank, time));
     }
     const size_t wanted = ranks_.front().stages.size() * 3;
@@ -48,6 +58,8 @@ class Listing {
     std::vector<int> stages;
     std::queue<Action> weights;
     int64_t free = 0;
+    int64_t left = 0;          // time of what it has not started
+    int64_t waked = kUnknown;  // for when it was woken last, unless that is past
     int held = 0;
     size_t followed = 0;  // of its order
   };
@@ -55,6 +67,14 @@ class Listing {
     int forward = 0;
     int gradient = 0;
   };
+
+  /// Once for each time will do: it decides alike until something happens to it.
+  void Wake(int rank, int64_t time) {
+    RankState& state = ranks_[static_cast<size_t>(rank)];
+    if (state.waked == time) return;
+    state.waked = time;
+    wakes_.push({time, rank});
+  }
 
   RankState& RankOf(int stage) {
     return ranks_[static_cast<size_t>(schedule_.placement[static_cast<size_t>(stage)])];
@@ -71,7 +91,7 @@ class Listing {
   bool MayBegin(const RankState& rank, int stage) const {
     // What has come in must be able to get through: only the last chunk may take the last places.
     const bool last_chunk = stage == rank.stages.back();
-    if (rank.held >= limit_ - (last_chunk ? 0 : rules_.reserve)) return false;
+    if (rank.held >= bounds_.limit - (last_chunk ? 0 : rules_.reserve)) return false;
     const Next& next = next_[static_cast<size_t>(stage)];
     return rules_.slope == 0 ||
            next.forward - next.gradient <= rules_.slope * (schedule_.stages - 1 - stage);
@@ -107,7 +127,7 @@ class Listing {
     const int stage = state.weights.front().stage;
     const int64_t duration = costs_.backward_weight[static_cast<size_t>(stage)];
     if (!rules_.always_fill && wait != kUnknown && time + duration > wait) {
-      wakes_.push({wait, rank});
+      Wake(rank, wait);
       return 0;
     }
     return Start(rank, ActionKind::kBackwardWeight, stage, time);
@@ -118,7 +138,7 @@ class Listing {
     const auto& order = (*order_)[static_cast<size_t>(rank)];
     if (state.followed < order.size()) {
       const Action& next = order[state.followed];
-      const bool room = !IsForward(next.kind) || state.held < limit_;
+      const bool room = !IsForward(next.kind) || state.held < bounds_.limit;
       const int64_t ready = ReadyAt(next.kind, next.stage);
       if (room && ready != kUnknown && ready <= time) {
         ++state.followed;
@@ -133,15 +153,15 @@ class Listing {
 
   Schedule& schedule_;
   const GivenCosts& costs_;
-  int limit_;
+  ListingBounds bounds_;
   ListingRules rules_;
   const std::vector<std::vector<Action>>* order_;
   std::vector<std::vector<int64_t>> forward_;  // when inputs arrive, by stage and micro-batch
   std::vector<std::vector<int64_t>> gradient_;
   std::vector<Next> next_;
   std::vector<RankState> ranks_;
-  using Wake = std::pair<int64_t, int>;
-  std::priority_queue<Wake, std::vector<Wake>, std::greater<>> wakes_;
+  using TimedRank = std::pair<int64_t, int>;
+  std::priority_queue<TimedRank, std::vector<TimedRank>, std::greater<>> wakes_;
 };
 
 int64_t Listing::Start(int rank, ActionKind kind, int stage, int64_t time) {
@@ -153,7 +173,7 @@ int64_t Listing::Start(int rank, ActionKind kind, int stage, int64_t time) {
     const int64_t at = end + (receiver == rank ? 0 : costs_.latency);
     inputs[static_cast<size_t>(to)][static_cast<size_t>(i)] = at;
     if (receiver != rank) {
-      wakes_.push({std::max(at, ranks_[static_cast<size_t>(receiver)].free), receiver});
+      Wake(receiver, std::max(at, ranks_[static_cast<size_t>(receiver)].free));
     }
   };
   if (kind == ActionKind::kForward) {
@@ -178,20 +198,21 @@ int64_t Listing::Start(int rank, ActionKind kind, int stage, int64_t time) {
     state.free = time + costs_.backward_weight[s];
     --state.held;
   }
-  wakes_.push({state.free, rank});
+  state.left -= state.free - time;
+  Wake(rank, state.free);
   return state.free;
 }
 
 }  // namespace
 
-int64_t ListGreedily(Schedule& schedule, const GivenCosts& costs, int limit,
+int64_t ListGreedily(Schedule& schedule, const GivenCosts& costs, const ListingBounds& bounds,
                      const ListingRules& rules) {
-  return Listing(schedule, costs, limit, rules).Run();
+  return Listing(schedule, costs, bounds, rules).Run();
 }
 
-int64_t ListInOrder(Schedule& schedule, const GivenCosts& costs, int limit,
+int64_t ListInOrder(Schedule& schedule, const GivenCosts& costs, const ListingBounds& bounds,
                     const std::vector<std::vector<Action>>& order) {
-  return Listing(schedule, costs, limit, {}, &order).Run();
+  return Listing(schedule, costs, bounds, {}, &order).Run();
 }
 
 }  // namespace pipelag

@@ -21,16 +21,22 @@ struct ListingRules {
   int slope = 0;
 };
 
-/// Fills the bodies of `schedule`, which are empty, by `rules`, with at most `limit` activations
-/// (of chunks) held on a rank at once. Returns when the last action ends on the given times, or
-/// kDeadEnd if the rules led to where nothing can go on.
 inline constexpr int64_t kDeadEnd = std::numeric_limits<int64_t>::max();
-int64_t ListGreedily(Schedule& schedule, const GivenCosts& costs, int limit,
+
+/// What bounds a listing.
+struct ListingBounds {
+  int limit = 0;                ///< activations (of chunks) held on a rank at once
+  int64_t too_late = kDeadEnd;  ///< a listing that does not end before this is given up
+};
+
+/// Fills the bodies of `schedule`, which are empty, by `rules`. Returns when the last action ends
+/// on the given times, or kDeadEnd if it is given up or the rules led to where nothing can go on.
+int64_t ListGreedily(Schedule& schedule, const GivenCosts& costs, const ListingBounds& bounds,
                      const ListingRules& rules);
 
 /// The same with the F and I of each rank in the given order: a W is what a rank does while the
 /// next of them is not ready or has no room.
-int64_t ListInOrder(Schedule& schedule, const GivenCosts& costs, int limit,
+int64_t ListInOrder(Schedule& schedule, const GivenCosts& costs, const ListingBounds& bounds,
                     const std::vector<std::vector<Action>>& order);
 
 }  // namespace pipelag

@@ -43,6 +43,25 @@ constexpr std::array<BlockSlope, 9> kBlocks = {{{1, 1, 1, 1},
                                                 {1, 4, 2, 3},
                                                 {1, 5, 1, 5}}};
 
+/// All that are tried, the first of which wins where several are as good.
+std::vector<ListingRules> RulesFor(int chunks, int limit) {
+  std::vector<ListingRules> all;
+  // With one chunk there is no later one to hold places for; beyond half of the places chunk 0
+  // starves.
+  const int most_reserve = chunks == 1 ? 0 : std::max(1, limit / 2);
+  for (int reserve = chunks - 1; reserve <= most_reserve; reserve = std::max(1, 2 * reserve)) {
+    for (const auto& [put_off, slope] :
+         {std::pair(-1, 0), std::pair(0, 0), std::pair(1, 1), std::pair(2, 2)}) {
+      for (const bool always_fill : {true, false}) {
+        for (const bool forward_first : {false, true}) {
+          all.push_back({reserve, always_fill, forward_first, put_off, slope});
+        }
+      }
+    }
+  }
+  return all;
+}
+
 }  // namespace
 
 Schedule GenerateZbAuto(const GeneratorOptions& options) {
@@ -60,40 +79,41 @@ Schedule GenerateZbAuto(const GeneratorOptions& options) {
   const Schedule pipeline =
       v == 2 ? VPipeline("zb-auto", options) : LinearPipeline("zb-auto", options);
   const GivenCosts costs = CostsOrUniform(options, pipeline.stages);
+  const std::vector<ListingRules> all_rules = RulesFor(v, limit);
   Schedule best;
   int64_t shortest = kDeadEnd;
-  const auto consider = [&](const auto& list) {
+  // Of the shortest the first in the order of rules, then blocks. Blocks are tried before, since
+  // they are soon good, and whatever cannot become the best any more is given up early.
+  size_t first = 0;
+  const auto consider = [&](size_t place, const auto& list) {
+    const int64_t too_late = shortest != kDeadEnd && place < first ? shortest + 1 : shortest;
     Schedule listed = pipeline;
-    const int64_t end = list(listed);
-    if (end >= shortest) return;
+    const int64_t end = list(listed, ListingBounds{limit, too_late});
+    if (end >= too_late) return;
     shortest = end;
+    first = place;
     best = std::move(listed);
   };
-  // With one chunk there is no later one to hold places for; beyond half of the places chunk 0
-  // starves.
-  const int most_reserve = v == 1 ? 0 : std::max(1, limit / 2);
-  for (int reserve = v - 1; reserve <= most_reserve; reserve = std::max(1, 2 * reserve)) {
-    for (const auto& [put_off, slope] :
-         {std::pair(-1, 0), std::pair(0, 0), std::pair(1, 1), std::pair(2, 2)}) {
-      for (const bool always_fill : {true, false}) {
-        for (const bool forward_first : {false, true}) {
-          const ListingRules rules{reserve, always_fill, forward_first, put_off, slope};
-          consider([&](Schedule& to) { return ListGreedily(to, costs, limit, rules); });
-        }
-      }
+  size_t place = all_rules.size();
+  const auto repeat = [&](const BlockSlope& slope, int64_t period) {
+    const auto order = RepeatBlock(pipeline, slope, static_cast<int>(period));
+    if (order) {
+      consider(place, [&](Schedule& to, const ListingBounds& bounds) {
+        return ListInOrder(to, costs, bounds, *order);
+      });
     }
-  }
-  const auto repeat = [&](const BlockSlope& slope, int period) {
-    const auto order = RepeatBlock(pipeline, slope, period);
-    if (order) consider([&](Schedule& to) { return ListInOrder(to, costs, limit, *order); });
+    ++place;
   };
   if (v == 2) {
     for (const BlockSlope& slope : kBlocks) repeat(slope, 6);
     // Below V-Min: the same block with empty slots, until it needs no more than one micro-batch.
     const int64_t held = (4 * int64_t{options.ranks} + 6) / limit;
-    for (int64_t period = 8; period <= held + 4; period += 2) {
-      repeat(kBlocks.front(), static_cast<int>(period));
-    }
+    for (int64_t period = 8; period <= held + 4; period += 2) repeat(kBlocks.front(), period);
+  }
+  for (size_t i = 0; i < all_rules.size(); ++i) {
+    consider(i, [&](Schedule& to, const ListingBounds& bounds) {
+      return ListGreedily(to, costs, bounds, all_rules[i]);
+    });
   }
   CHECK(shortest != kDeadEnd);
   AppendUpdates(best);

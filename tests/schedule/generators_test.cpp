@@ -2,8 +2,13 @@
 // refuses.
 #include "models/schedule/generators.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <tuple>
+
+#include "models/schedule/greedy_listing.h"
+#include "models/schedule/pipelines.h"
 #include "models/schedule/program.h"
 #include "models/schedule/slots.h"
 
@@ -31,6 +36,46 @@ std::string ErrorOf(const std::string& schedule, const GeneratorOptions& options
 int SmallestFor2BW(GeneratorOptions options, int unit = 1) {
   for (options.microbatches = unit;; options.microbatches += unit) {
     if (ErrorOf("2bw", options).empty()) return options.microbatches;
+  }
+}
+
+// Where a rank runs ahead of itself by more than there is, it does all forwards first.
+TEST(OneStep, OfManyRanksAndFewMicrobatches) {
+  const Schedule schedule = Generate("1f1b", Sizes(1000, 2));
+  for (int rank = 0; rank < 1000; ++rank) {
+    std::string text;
+    for (const Action& a : schedule.body[static_cast<size_t>(rank)]) {
+      text += fmt::format("{}{}{} ", a.stage, KindName(a.kind), a.microbatch);
+    }
+    const char* order =
+        rank < 999 ? "{0}F0 {0}F1 {0}B0 {0}B1 {0}U0 " : "{0}F0 {0}B0 {0}F1 {0}B1 {0}U0 ";
+    EXPECT_EQ(text, fmt::format(fmt::runtime(order), rank));
+  }
+}
+
+// A listing is given up when it cannot end soon enough, and only then.
+TEST(GreedyListing, IsGivenUpWhereItIsTooLate) {
+  for (const auto& [p, m, limit] : {std::tuple(2, 4, 2), {4, 8, 4}, {4, 9, 8}, {5, 11, 3}}) {
+    const Schedule pipeline = VPipeline("zb-auto", Sizes(p, m));
+    const auto stages = static_cast<size_t>(pipeline.stages);
+    GivenCosts costs{std::vector<int64_t>(stages, 3), std::vector<int64_t>(stages, 4),
+                     std::vector<int64_t>(stages, 2), 1};
+    costs.backward_input[1] = 9;
+    for (const int put_off : {-1, 0, 1}) {
+      for (const bool first : {true, false}) {
+        const ListingRules rules{1, first, !first, put_off, 0};
+        Schedule free = pipeline;
+        const int64_t end = ListGreedily(free, costs, {limit}, rules);
+        ASSERT_NE(end, kDeadEnd);
+        Schedule in_time = pipeline;
+        EXPECT_EQ(ListGreedily(in_time, costs, {limit, end + 1}, rules), end);
+        EXPECT_EQ(in_time.body, free.body);
+        for (const int64_t too_late : {end, end / 2, int64_t{0}}) {
+          Schedule given_up = pipeline;
+          EXPECT_EQ(ListGreedily(given_up, costs, {limit, too_late}, rules), kDeadEnd);
+        }
+      }
+    }
   }
 }
 
