@@ -42,8 +42,8 @@ void Notes::Heed(const Note& note) {
       HearOfDivergence(note);
       return;
     case Kind::kFailed:
-      link_.control().Stop(std::make_exception_ptr(
-          StoppedByPeer(fmt::format("{}: {}", link_.NameOf(note.rank), note.text))));
+      link_.control().Stop(
+          std::make_exception_ptr(StoppedByPeer(note.rank, note.text, link_.NameOf(note.rank))));
       return;
   }
 }
@@ -61,14 +61,16 @@ std::string Notes::diverged_where() const {
 }
 
 std::vector<EventPtr> Notes::TellAll(Note note) {
-  note.rank = rank_;
   const std::lock_guard lock(telling_);
   sent_.push_back(note);
   std::vector<EventPtr> under_way;
   for (const Incoming& from : incoming_) {
-    under_way.push_back(link_.Send(from.peer, tag_, std::as_bytes(std::span(&sent_.back(), 1)),
-                                   fmt::format("{} waits for {} to hear of it", link_.NameOf(rank_),
-                                               link_.NameOf(from.peer))));
+    const std::string waiting =
+        fmt::format("{} waits for {} to hear of it", link_.NameOf(rank_), link_.NameOf(from.peer));
+    const std::span bytes = std::as_bytes(std::span(&sent_.back(), 1));
+    under_way.push_back(note.kind == Kind::kFailed
+                            ? link_.SendIfThere(from.peer, tag_, bytes, waiting)
+                            : link_.Send(from.peer, tag_, bytes, waiting));
   }
   return under_way;
 }
@@ -87,9 +89,12 @@ void Notes::FinishTogether() {
 }
 
 Notes::Note Notes::NoteOf(const std::exception_ptr& error) const {
-  Note note{.kind = Kind::kFailed};
+  Note note{.kind = Kind::kFailed, .rank = rank_};
   try {
     std::rethrow_exception(error);
+  } catch (const StoppedByPeer& stopped) {
+    note.rank = stopped.rank();
+    std::strncpy(note.text, stopped.reason().c_str(), sizeof note.text - 1);
   } catch (const std::exception& failure) {
     std::strncpy(note.text, failure.what(), sizeof note.text - 1);
   } catch (...) {

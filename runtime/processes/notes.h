@@ -14,11 +14,17 @@ namespace pipelag {
 /// Thrown by the ranks that stop because of another one's error, which that one reports.
 class StoppedByPeer : public std::exception {
  public:
-  explicit StoppedByPeer(std::string reason) : reason_(std::move(reason)) {}
-  const char* what() const noexcept override { return reason_.c_str(); }
+  /// `name`: of the rank, in front of what it says.
+  StoppedByPeer(int rank, std::string reason, const std::string& name)
+      : rank_(rank), reason_(std::move(reason)), text_(name + ": " + reason_) {}
+  const char* what() const noexcept override { return text_.c_str(); }
+  int rank() const { return rank_; }
+  const std::string& reason() const { return reason_; }
 
  private:
+  int rank_;
   std::string reason_;
+  std::string text_;
 };
 
 /// One process's end; from construction on it stops the run when another process says so.
@@ -39,6 +45,7 @@ class Notes {
   /// Throws as Event::Wait does.
   void FinishTogether();
   /// Tells all others why the run has to stop, as far as they can still be reached in a short time.
+  /// What another one said is passed on: who then sees this process gone knows already why.
   void TellToStop(const std::exception_ptr& error) noexcept;
 
  private:

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <optional>
 
 #include "models/error.h"
 
@@ -73,6 +74,20 @@ EventPtr ProcessLink::Send(int peer, int tag, std::span<const std::byte> bytes, 
   }
   return Begin([handle, owner = std::move(owner)](Wire& wire) { return wire.Done(handle); },
                std::move(waiting));
+}
+
+EventPtr ProcessLink::SendIfThere(int peer, int tag, std::span<const std::byte> bytes,
+                                  std::string waiting) {
+  const auto handle = std::make_shared<std::optional<Wire::Handle>>();
+  const auto advance = [=](Wire& wire) {
+    try {
+      if (!*handle) *handle = wire.Send(peer, tag, bytes);
+      return wire.Done(**handle);
+    } catch (const PeerGone&) {
+      return true;
+    }
+  };
+  return Begin(advance, std::move(waiting));
 }
 
 EventPtr ProcessLink::Receive(int peer, int tag, std::span<std::byte> bytes, std::string waiting,

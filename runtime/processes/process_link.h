@@ -43,6 +43,8 @@ class ProcessLink {
   /// beyond the end of the caller: `owner`, if any, is kept as long.
   EventPtr Send(int peer, int tag, std::span<const std::byte> bytes, std::string waiting,
                 std::shared_ptr<const void> owner = nullptr);
+  /// To whoever may be gone, which is no error then, and nothing more to wait for.
+  EventPtr SendIfThere(int peer, int tag, std::span<const std::byte> bytes, std::string waiting);
   EventPtr Receive(int peer, int tag, std::span<std::byte> bytes, std::string waiting,
                    std::shared_ptr<const void> owner = nullptr);
 

@@ -26,17 +26,11 @@
 namespace pipelag {
 namespace {
 
-/// Tells the others why this rank stops, unless they are the reason, as soon as it does: what it is
-/// inside of may take minutes more.
+/// Tells the others why this rank stops, as soon as it does: what it is inside of may take minutes
+/// more.
 std::jthread WatchStop(const RunControl& control, Notes& notes) {
   return std::jthread([&](const std::stop_token& ended) {
-    if (!control.WaitUntilStopped(ended)) return;
-    try {
-      control.RethrowError();
-    } catch (const StoppedByPeer&) {
-    } catch (...) {
-      notes.TellToStop(std::current_exception());
-    }
+    if (control.WaitUntilStopped(ended)) notes.TellToStop(control.error());
   });
 }
 
