@@ -38,6 +38,10 @@ TEST(Tied, TrainsTheSameNetworkOnAnyRanks) {
   EXPECT_EQ(Digest(place, "tied.json --schedule interleaved-1f1b --ranks 2"), serial);
   EXPECT_EQ(Digest(place, "tied.json --schedule 2bw --ranks 4 --clip-norm 0.5"),
             Digest(place, "tied.json --backend serial --delay 1 --ranks 2 --clip-norm 0.5"));
+  // Chunks whose replicas meet after the exchange have no part in it.
+  const std::string chunks =
+      "tied.json --schedule 2bw --ranks 2 --chunks 2 --replicas 2 --clip-norm 0.3";
+  EXPECT_EQ(Digest(place, chunks), Digest(place, "--backend serial " + chunks));
   const json tied = Trained(place, "--tied --steps 2 --schedule 1f1b --ranks 2");
   const json untied = Trained(place, "--steps 2 --schedule 1f1b --ranks 2");
   EXPECT_EQ(untied.at("parameters").get<int>() - tied.at("parameters").get<int>(), 256 * 16);
