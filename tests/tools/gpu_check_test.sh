@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tools/gpu-check without a GPU: its parts, limits, table and exit codes, on a machine made of scripts
+# tools/gpu-check without a GPU: its parts, limits, table and exit codes, on a machine of scripts
 # that answer for nvidia-smi, the checks, the sanitizer and pipelag itself.
 # usage: gpu_check_test.sh SOURCE_FOLDER
 set -euo pipefail
@@ -39,11 +39,13 @@ echo "{\"final_loss\": 1.5, \"weights_sha256\": \"abc\", \"tokens_per_s\": 1000,
 script build/tests/gpu_kernel_check 'exit 0'
 script build/tests/gpu_stage_check 'exit 0'
 script bin/compute-sanitizer 'exit 0'
-script bin/python3 'case $1 in -c | *gpt2_torch.py) exit 1 ;; esac; PATH=${PATH#*:} exec python3 "$@"'
+script bin/python3 'case $1 in -c | *gpt2_torch.py) exit 1 ;; esac
+PATH=${PATH#*:} exec python3 "$@"'
 run 0 --build "$work/build"
-for what in 'kernels against' 'stages against' 'compute-sanitizer memcheck' 'compute-sanitizer racecheck' \
-  'gpipe 1f1b 2bw zb-h1 on 1, 2, 4 ranks, fp32' 'NCCL to itself on one GPU' 'GPT-2 124M, bf16' \
-  'GPT-2 1.5B, bf16' 'predicted from 1f1b' 'CUDA graphs'; do
+for what in 'kernels against' 'stages against' 'compute-sanitizer memcheck' \
+  'compute-sanitizer racecheck' 'gpipe 1f1b 2bw zb-h1 on 1, 2, 4 ranks, fp32' \
+  'NCCL to itself on one GPU' 'GPT-2 124M, bf16' 'GPT-2 1.5B, bf16' \
+  'predicted from 1f1b' 'CUDA graphs'; do
   has "^$what.* ok "
 done
 has '^PyTorch, GPT-2 124M +skipped +not installed'
@@ -69,17 +71,19 @@ has '^GPT-2 124M, bf16 +ok'
 script build/tests/gpu_kernel_check 'exit 0'
 script bin/compute-sanitizer 'exit 0'
 cp "$work/build/pipelag" "$work/good"
-sed -i 's|cp "\(.*\)weights" "$2"|cp "\1weights" "$2"; [[ $2 == *cuda-* ]] \&\& printf "\\0\\0\\0\\x40" \| dd of="$2" bs=1 seek=$(($(stat -c %s "$2") - 4)) conv=notrunc status=none|' \
+{ head -c -4 "$work/weights"; printf '\0\0\0\x40'; } >"$work/others"
+sed -i 's|&& cp .*|\&\& [[ $2 != *cuda-* ]] \&\& cp "${0%/build/*}/weights" "$2"\
+  [[ $1 == --export \&\& $2 == *cuda-* ]] \&\& cp "${0%/build/*}/others" "$2"|' \
   "$work/build/pipelag"
 run 1 --build "$work/build"
 has '^1f1b on 2 ranks, fp32 +FAILED +weights 1.00e.00'
 cp "$work/good" "$work/build/pipelag"
 
 # A build that does not start here, and one whose CUDA does not.
-script build/pipelag 'echo "pipelag: error while loading shared libraries: libdnnl.so.2: cannot open"; exit 127'
+script build/pipelag 'echo "pipelag: error while loading shared libraries: libdnnl.so.2"; exit 127'
 run 1 --build "$work/build"
 has 'pipelag list +FAILED +pipelag: error while loading shared libraries: libdnnl.so.2'
-script build/pipelag 'echo "  cuda     no GPU was found: CUDA cannot be loaded: libcublasLt.so.13: cannot open"'
+script build/pipelag 'echo "cuda  no GPU was found: CUDA cannot be loaded: libcublasLt.so.13"'
 run 1 --build "$work/build"
 has 'pipelag list +FAILED +no GPU was found: CUDA cannot be loaded: libcublasLt.so.13'
 cp "$work/good" "$work/build/pipelag"
