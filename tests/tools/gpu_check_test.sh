@@ -44,7 +44,8 @@ PATH=${PATH#*:} exec python3 "$@"'
 run 0 --build "$work/build"
 for what in 'kernels against' 'stages against' 'compute-sanitizer memcheck' \
   'compute-sanitizer racecheck' 'gpipe 1f1b 2bw zb-h1 on 1, 2, 4 ranks, fp32' \
-  'NCCL to itself on one GPU' 'GPT-2 124M, bf16'   'GPT-2 1.5B, bf16' 'predicted from 1f1b' 'CUDA graphs'; do
+  'NCCL to itself on one GPU' 'GPT-2 124M, bf16' 'GPT-2 1.5B, bf16' \
+  'predicted from 1f1b' 'CUDA graphs'; do
   has "^$what.* ok "
 done
 has '^PyTorch, GPT-2 124M +skipped +not installed'
