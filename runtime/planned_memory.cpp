@@ -24,13 +24,15 @@ int64_t StateFloats(const TrainingOptions& options, const StagePlan& stage) {
 
 }  // namespace
 
-PlannedMemory PlanMemory(const Program& program, const TrainingOptions& options,
-                         int64_t first_step) {
+PlannedMemory PlanMemory(const Program& program, const TrainingOptions& options, int64_t first_step,
+                         bool processes) {
   CheckFits(program, options);
   PlannedMemory memory;
+  std::vector<StageLayout> layouts;
   for (const LayerRange& range : options.split) {
     const StageNetwork<float> network(options.shape, range, options.microbatch_size,
                                       options.recompute, options.precision);
+    layouts.push_back(network.layout());
     memory.sizes.stages.push_back({.weights = Floats(network.layout().size()),
                                    .gradients = Floats(network.layout().gradient_size()),
                                    .activation = Floats(network.activation_elements()),
@@ -50,6 +52,16 @@ PlannedMemory PlanMemory(const Program& program, const TrainingOptions& options,
     }
     for (const MessagePlan& messages : plan.messages) {
       standing.transfer_buffers += messages.buffers * memory.sizes.stages.front().message;
+    }
+    if (!processes) continue;
+    for (const ReductionPlan& reduction : plan.reductions) {
+      const StageLayout& layout =
+          layouts[static_cast<size_t>(program.schedule().SliceOf(reduction.stage))];
+      const bool shared = program.schedule().groups[static_cast<size_t>(reduction.group)].purpose ==
+                          CollectiveGroup::Purpose::kShared;
+      const int64_t length = shared ? layout.tied()->elements() : layout.gradient_size();
+      standing.transfer_buffers +=
+          Floats(static_cast<int64_t>(reduction.ReceivedElements(static_cast<size_t>(length))));
     }
   }
   return memory;

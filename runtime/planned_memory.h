@@ -17,9 +17,10 @@ struct PlannedMemory {
   std::vector<StandingMemory> standing;  ///< per rank, of all replicas
 };
 
-/// `first_step`: updates done before the run. Throws Error if the program is for another number of
+/// `first_step`: updates done before the run. `processes`: each rank is one, and has room for what
+/// others add to sums of gradients; threads reach into each other's. Throws Error if the program is for another number of
 /// stages than options.split, or cannot be run.
 PlannedMemory PlanMemory(const Program& program, const TrainingOptions& options,
-                         int64_t first_step);
+                         int64_t first_step, bool processes);
 
 }  // namespace pipelag

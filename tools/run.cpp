@@ -160,7 +160,7 @@ int RunReal(const Arguments& arguments, std::string_view backend, Wire* wire, co
                               corpus, outside, processes, gpus);
       if (!result) continue;
       if (!serial && !gpus.backend) {
-        all[k].memory = PlanMemory(*all[k].program, own, length.first);
+        all[k].memory = PlanMemory(*all[k].program, ways[k].options, length.first, wire != nullptr);
       }
       all[k].runs.push_back(std::move(*result));
       all[k].clocks = std::move(processes.clocks);

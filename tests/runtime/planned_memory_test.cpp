@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "models/schedule/generators.h"
+#include "models/schedule/replicate.h"
 #include "models/schedule/slots.h"
 #include "runtime/cpu/threads.h"
 #include "runtime/rank_plan.h"
@@ -22,7 +23,7 @@ INSTANTIATE_TEST_SUITE_P(Schedules, PlannedMemoryOf, testing::ValuesIn(EverySche
 TEST_P(PlannedMemoryOf, IsUsedUpToTheLastSlotAndFreeInTheEnd) {
   const Program program(Generate(GetParam(), {.ranks = 2, .microbatches = kMicrobatches}), 3);
   const TrainingOptions options = Options("adamw", "none", program.schedule().stages);
-  const PlannedMemory memory = PlanMemory(program, options, 0);
+  const PlannedMemory memory = PlanMemory(program, options, 0, false);
   const Trace trace = TrainOnThreads(program, options, TestCorpus()).trace;
   const std::vector<RankMemory> ranks = MemoryOverTime(trace, memory.sizes, memory.standing);
   for (size_t r = 0; r < ranks.size(); ++r) {
@@ -46,7 +47,7 @@ TEST_P(PlannedMemoryOf, IsUsedUpToTheLastSlotAndFreeInTheEnd) {
 TEST(PlannedMemory, CountsEveryBufferThatStands) {
   const Program program(Generate("2bw", {.ranks = 2, .microbatches = 4}), 3);
   const TrainingOptions options = Options("adamw", "none", 2);
-  const PlannedMemory memory = PlanMemory(program, options, 0);
+  const PlannedMemory memory = PlanMemory(program, options, 0, false);
   const StageLayout first(options.shape, options.split[0]);
   const StandingMemory& standing = memory.standing[0];
   EXPECT_EQ(standing.weights, first.size() * 4);
@@ -58,6 +59,25 @@ TEST(PlannedMemory, CountsEveryBufferThatStands) {
   // Messages of one sequence of 4 tokens of 8 numbers: those that come, and those that leave.
   EXPECT_EQ(standing.transfer_buffers % (4 * 8 * 4), 0);
   EXPECT_GE(standing.transfer_buffers, 2 * 4 * 8 * 4);
+}
+
+TEST(PlannedMemory, CountsWhatOtherProcessesAddToSums) {
+  GeneratorOptions sizes{.ranks = 2, .microbatches = 4, .tied = true};
+  sizes.reduction = true;
+  const Program program(Replicate(Generate("1f1b", sizes), 2), 3);
+  TrainingOptions options = Options("adamw", "none", 2);
+  options.shape.tied = true;
+  const PlannedMemory threads = PlanMemory(program, options, 0, false);
+  const PlannedMemory processes = PlanMemory(program, options, 0, true);
+  for (size_t rank = 0; rank < 4; ++rank) {
+    const StageLayout layout(options.shape, options.split[rank % 2]);
+    // Of two members each receives half of what the other has; of two pairs of tied ends a quarter
+    // of what each of the three others has.
+    const int64_t elements = layout.gradient_size() / 2 + 3 * (layout.tied()->elements() / 4);
+    EXPECT_NEAR(static_cast<double>(processes.standing[rank].transfer_buffers -
+                                    threads.standing[rank].transfer_buffers),
+                static_cast<double>(elements * 4), 4.0 * 4);  // halves of odd numbers
+  }
 }
 
 }  // namespace
