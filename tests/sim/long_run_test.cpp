@@ -111,5 +111,24 @@ TEST(LongRun, TheLongestRunThereIs) {
   EXPECT_EQ(s.metrics.makespan.count(), 3 * 1000 + kSteps * 8 * 3003 + 2002 + 2001 + 2000);
 }
 
+// News that has far to go through the graph comes there soon.
+TEST(LongRun, WaysToTheExactStepTimeAgreeForManyRanks) {
+  for (const char* schedule : {"1f1b", "gpipe", "zb-h1", "zb-v", "looped-bfs"}) {
+    const Program program(Generate(schedule, {.ranks = 4000, .microbatches = 2}), 1);
+    Costs costs;
+    for (int s = 0; s < program.schedule().stages; ++s) {
+      costs.forward.push_back(Nanoseconds{1000 + s % 7});
+      costs.backward.push_back(Nanoseconds{2000 + s % 11});
+      costs.update.push_back(Nanoseconds{s % 3});
+    }
+    costs.backward_input = costs.forward;
+    costs.backward_weight = costs.forward;
+    costs.p2p_latency = Nanoseconds{300};
+    const ActionTimes times(program, costs);
+    EXPECT_EQ(ExactStepTime(program, times), ExactSteadyState(program, times).step_time)
+        << schedule;
+  }
+}
+
 }  // namespace
 }  // namespace pipelag
