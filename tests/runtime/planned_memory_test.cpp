@@ -71,9 +71,8 @@ TEST(PlannedMemory, CountsWhatOtherProcessesAddToSums) {
   const PlannedMemory processes = PlanMemory(program, options, 0, true);
   for (size_t rank = 0; rank < 4; ++rank) {
     const StageLayout layout(options.shape, options.split[rank % 2]);
-    // Of two members each receives half of what the other has; of two pairs of tied ends a quarter
-    // of what each of the three others has.
-    const int64_t elements = layout.gradient_size() / 2 + 3 * (layout.tied()->elements() / 4);
+    // Of two members each receives half of what the other has: replicas, and ends of a pipeline.
+    const int64_t elements = layout.gradient_size() / 2 + layout.tied()->elements() / 2;
     EXPECT_NEAR(static_cast<double>(processes.standing[rank].transfer_buffers -
                                     threads.standing[rank].transfer_buffers),
                 static_cast<double>(elements * 4), 4.0 * 4);  // halves of odd numbers

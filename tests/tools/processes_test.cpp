@@ -178,7 +178,7 @@ class InsideAnAction : public Processes {
     const Pipe log(place_.PathOf("log"));
     std::vector<Started> started = StartAll(
         place_, 2,
-        std::string("run --schedule 1f1b --ranks 2 --steps 1000000 --log log --backend mpi") +
+        std::string("run --schedule 1f1b --ranks 2 --steps 10000 --log log --backend mpi") +
             kNetwork);
     started[1].WaitUntilHeldUp();
     EXPECT_EQ(kill(started[which].process(), signal), 0);
