@@ -18,9 +18,9 @@ struct PlannedMemory {
 };
 
 /// `first_step`: updates done before the run. `processes`: each rank is one, and has room for what
-/// others add to sums of gradients; threads reach into each other's. Throws Error if the program is for another number of
-/// stages than options.split, or cannot be run.
-PlannedMemory PlanMemory(const Program& program, const TrainingOptions& options,
-                         int64_t first_step, bool processes);
+/// others add to sums of gradients; threads reach into each other's. Throws Error if the program is
+/// for another number of stages than options.split, or cannot be run.
+PlannedMemory PlanMemory(const Program& program, const TrainingOptions& options, int64_t first_step,
+                         bool processes);
 
 }  // namespace pipelag

@@ -8,9 +8,10 @@
 
 namespace pipelag {
 
-/// Throws ScheduleError saying why the schedule cannot be run: replicas that are not there (replicate.h),
-/// copies of a stage that do not add up their gradients, a shared tensor that only some of its
-/// holders share, or before their copies have added up theirs, a norm taken before all that.
+/// Throws ScheduleError saying why the schedule cannot be run: replicas that are not there
+/// (replicate.h), copies of a stage that do not add up their gradients, a shared tensor that only
+/// some of its holders share, or before their copies have added up theirs, a norm taken before all
+/// that.
 void CheckRunnable(const Schedule& schedule);
 
 /// Whether the group waits for the gradients of a placed stage.

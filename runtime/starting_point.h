@@ -11,8 +11,8 @@ namespace pipelag {
 
 /// The state of a run at a step boundary k: every stage has done updates 1 to k and nothing of
 /// batch k or a later one counts. Update t + 1 needs the gradient of batch t, taken at version
-/// max(0, t − d) of each stage (serial_plan.h). So a run goes on from k as if it had never stopped, to
-/// the last bit, given of every stage its versions k − d to k, what its optimizer and correction
+/// max(0, t − d) of each stage (serial_plan.h). So a run goes on from k as if it had never stopped,
+/// to the last bit, given of every stage its versions k − d to k, what its optimizer and correction
 /// keep, and k itself, which is the position in the data, the learning rate's course and all random
 /// numbers. What a pipeline had in flight at k is done again from the data, on the same versions:
 /// the program of the remaining steps is the endless body clipped at k instead of at 0. Only the

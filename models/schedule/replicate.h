@@ -21,8 +21,8 @@ namespace pipelag {
 /// * A norm and a barrier are each replica's own: after that AR all replicas hold the same
 /// gradient.
 ///
-/// With 1 replica the schedule as it is. Throws ScheduleError if a stage has no AR of gradients, since its
-/// copies would drift apart, or if numbers leave their range.
+/// With 1 replica the schedule as it is. Throws ScheduleError if a stage has no AR of gradients,
+/// since its copies would drift apart, or if numbers leave their range.
 Schedule Replicate(const Schedule& schedule, int replicas);
 
 /// "rank 3", with replicas "rank 3 (replica 1)".
