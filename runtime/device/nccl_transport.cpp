@@ -54,6 +54,12 @@ NcclTransport::NcclTransport(const Program& program, int rank, CollectiveLibrary
 
 NcclTransport::~NcclTransport() = default;
 
+NcclTransport::Drain::~Drain() {
+  constexpr Nanoseconds kPatience = std::chrono::seconds(10);
+  if (transport.clock_.device().Drain(kPatience)) return;
+  for (auto& [group, scratch] : transport.scratch_) scratch.memory.Abandon();
+}
+
 int NcclTransport::NumberOf(int group) const {
   return static_cast<int>(program_.lanes().size()) + group;
 }
@@ -82,9 +88,6 @@ std::vector<Communicators::Member> NcclTransport::Members() const {
 }
 
 void NcclTransport::Open() {
-  clock_.device().MakeCurrent();
-  for (size_t g = 0; g < program_.schedule().groups.size(); ++g) TakeScratch(static_cast<int>(g));
-  if (!scratch_.empty()) Rehearse(scratch_.begin()->second);
   const std::vector<Communicators::Member> members = Members();
   if (members.size() > kMostStreams) {
     throw Error(
@@ -92,6 +95,9 @@ void NcclTransport::Open() {
                     "beside computing",
                     rank_, members.size(), kMostStreams));
   }
+  clock_.device().MakeCurrent();
+  for (size_t g = 0; g < program_.schedule().groups.size(); ++g) TakeScratch(static_cast<int>(g));
+  if (!scratch_.empty()) Rehearse(scratch_.begin()->second);
   communicators_.Open(members, others_);
 }
 

@@ -91,7 +91,13 @@ class NcclTransport : public Transport {
   std::map<int, GroupScratch> scratch_;  // of groups that this rank is a member of
   std::vector<int64_t> posted_;          // halves of each lane
   EventPtr last_;                        // the collective posted last
-  Communicators communicators_;          // last: ends before the memory goes
+  /// Work may be at the scratch when the communicators have ended, whatever they ended of.
+  struct Drain {
+    NcclTransport& transport;
+    ~Drain();
+  };
+  Drain drain_{*this};
+  Communicators communicators_;  // last: ends before the memory goes
 };
 
 }  // namespace pipelag
