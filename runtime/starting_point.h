@@ -22,6 +22,8 @@ class StartingPoint {
   virtual ~StartingPoint() = default;
   /// k.
   virtual int64_t step() const = 0;
+  /// Of the last batches before k, as many as are known and whoever goes on judges the run by.
+  virtual std::vector<double> LatestLosses() const { return {}; }
   /// Writes version k − `age` as its readers see it, gaps zero. Throws Error if it is not known.
   virtual void ReadVersion(const StageLayout& layout, int64_t age, float* weights) const = 0;
   /// Fills what the optimizer of a stage keeps, in its own layout.

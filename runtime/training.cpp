@@ -58,14 +58,13 @@ double ValidationLoss(const TrainingOptions& options, const Corpus& corpus,
          static_cast<double>(tokens_per_microbatch);
 }
 
-bool HasDiverged(const NetworkShape& shape, const std::vector<double>& step_losses) {
-  constexpr size_t kGrace = 20;
-  constexpr size_t kWindow = 5;
-  if (!std::isfinite(step_losses.back())) return true;
-  if (step_losses.size() < kGrace + kWindow) return false;
+bool HasDiverged(const NetworkShape& shape, int64_t batches, std::span<const double> losses) {
+  constexpr int64_t kGrace = 20;
+  if (!std::isfinite(losses.back())) return true;
+  if (batches < kGrace + kLossWindow || losses.size() < kLossWindow) return false;
   double sum = 0;
-  for (size_t i = 1; i <= kWindow; ++i) sum += step_losses[step_losses.size() - i];
-  return sum / kWindow > LossLimit(shape);
+  for (const double loss : losses.last(kLossWindow)) sum += loss;
+  return sum / kLossWindow > LossLimit(shape);
 }
 
 Diverged::Diverged(int64_t at, int stage, const std::string& tensor)
@@ -88,8 +87,11 @@ std::string WhereDiverged(const std::optional<Breaking>& seen, const Diverged& d
     if (not_finite[stage].empty()) continue;
     return fmt::format("stage {}: {} is not finite", stage, not_finite[stage]);
   }
-  return fmt::format("stage {}: the loss is {}", not_finite.size() - 1,
-                     std::isfinite(loss) ? fmt::format("{:.4f}", loss) : "not finite");
+  return fmt::format(
+      "stage {}: the loss is {}", not_finite.size() - 1,
+      std::isfinite(loss)
+          ? fmt::format("{:.4f}, and the mean of the last {} above ln V + 1", loss, kLossWindow)
+          : "not finite");
 }
 
 void BeginVersions(const TrainingOptions& options, int stage, const StageLayout& layout,
@@ -117,7 +119,9 @@ void BeginStage(const TrainingOptions& options, int stage, Optimizer& optimizer,
 StepWatch::StepWatch(const TrainingOptions& options, int microbatches)
     : options_(options),
       microbatches_(microbatches),
-      tokens_(static_cast<double>(TokensPerStep(options, microbatches))) {}
+      tokens_(static_cast<double>(TokensPerStep(options, microbatches))) {
+  if (options.start) before_ = options.start->LatestLosses();
+}
 
 void StepWatch::AddLoss(int64_t microbatch, double loss_sum) {
   Batch& batch = open_[microbatch / microbatches_];
@@ -130,8 +134,10 @@ void StepWatch::AddLoss(int64_t microbatch, double loss_sum) {
     step_losses_.push_back(std::accumulate(first.losses.begin(), first.losses.end(), 0.0) /
                            tokens_);
     open_.erase(open_.begin());
-    if (HasDiverged(options_.shape, step_losses_)) {
-      throw Diverged(static_cast<int64_t>(step_losses_.size()) - 1);
+    const auto done = static_cast<int64_t>(step_losses_.size());
+    if (HasDiverged(options_.shape, options_.first_step() + done,
+                    LatestLosses(done - 1, kLossWindow))) {
+      throw Diverged(done - 1);
     }
   }
   Report();
@@ -152,8 +158,23 @@ void StepWatch::Report() {
     updated_.erase(updated_.begin());
     ++reported_;
     if (options_.on_step) options_.on_step(report);
-    if (options_.checkpoints != nullptr) options_.checkpoints->Reported(report.steps_done);
+    if (options_.checkpoints != nullptr) {
+      options_.checkpoints->Reported(report.steps_done, LatestLosses(step, kLossWindow - 1));
+    }
   }
+}
+
+std::vector<double> StepWatch::LatestLosses(int64_t step, int64_t count) const {
+  std::vector<double> losses;
+  for (int64_t at = step - count + 1; at <= step; ++at) {
+    const int64_t behind = static_cast<int64_t>(before_.size()) + at;
+    if (at >= 0) {
+      losses.push_back(step_losses_[static_cast<size_t>(at)]);
+    } else if (behind >= 0) {
+      losses.push_back(before_[static_cast<size_t>(behind)]);
+    }
+  }
+  return losses;
 }
 
 void SetValidationLoss(const TrainingOptions& options, double loss, TrainingResult& result) {

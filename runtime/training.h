@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -111,10 +112,13 @@ struct TrainingResult {
 /// Tokens of one step.
 int64_t TokensPerStep(const TrainingOptions& options, int microbatches);
 
-/// True if the last of a run's batches so far has no number for a loss, or if after the first 20
-/// the last 5 have a mean above ln V + 1: worse than knowing nothing. One spike is not the end:
-/// late gradients throw runs that come back.
-bool HasDiverged(const NetworkShape& shape, const std::vector<double>& step_losses);
+/// Batches whose mean tells a run that diverged.
+constexpr int kLossWindow = 5;
+
+/// True if the last batch of the training so far has no number for a loss, or if after the first 20
+/// the last kLossWindow have a mean above ln V + 1: worse than knowing nothing. One spike is not
+/// the end: late gradients throw runs that come back. `losses`: of the latest of `batches` in all.
+bool HasDiverged(const NetworkShape& shape, int64_t batches, std::span<const double> losses);
 
 /// Ends a run, but is no error: caught by whoever makes the TrainingResult.
 class Diverged : public std::exception {
@@ -151,6 +155,8 @@ class StepWatch {
 
  private:
   void Report();
+  /// Of at most so many batches up to that of a step, those before this run included.
+  std::vector<double> LatestLosses(int64_t step, int64_t count) const;
 
   const TrainingOptions& options_;
   int microbatches_;
@@ -160,6 +166,7 @@ class StepWatch {
     std::vector<double> losses;  ///< by micro-batch, added in this order whenever they come
   };
   std::map<int64_t, Batch> open_;          ///< by step
+  std::vector<double> before_;             ///< losses of the last steps before this run
   std::vector<double> step_losses_;        ///< of those complete from the first on
   std::map<int64_t, StepReport> updated_;  ///< by step: not yet reported
   int64_t reported_ = 0;

@@ -2,6 +2,7 @@
 // Must not know what any subcommand does.
 #include <fmt/format.h>
 
+#include <csignal>
 #include <cstdio>
 
 #include "models/names.h"
@@ -104,5 +105,7 @@ int Guarded(const std::vector<std::string>& words) {
 
 int main(int argc, char** argv) {
   const pipelag::TerminationSignals signals;
+  // A file beyond the limit of its size is a write that fails, as on a full disk.
+  std::signal(SIGXFSZ, SIG_IGN);
   return pipelag::Guarded({argv + 1, argv + argc});
 }

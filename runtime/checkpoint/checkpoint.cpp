@@ -66,9 +66,22 @@ Checkpoint::Checkpoint(const std::filesystem::path& path)
   manifest_->At("summation", Type::array);
   manifest_->At("files", Type::array);
   ReadFiles();
+  ReadLosses();
 }
 
 Checkpoint::~Checkpoint() = default;
+
+/// Of a checkpoint that has none nothing is known: what a run is judged by begins anew.
+void Checkpoint::ReadLosses() {
+  if (!manifest_->json.contains("latest_losses")) return;
+  const nlohmann::json& losses = manifest_->At("latest_losses", nlohmann::json::value_t::array);
+  for (const nlohmann::json& loss : losses) {
+    if (!loss.is_number()) {
+      throw Error(fmt::format("{}: /latest_losses is not what it should be", manifest_->file));
+    }
+    latest_losses_.push_back(loss.get<double>());
+  }
+}
 
 void Checkpoint::ReadFiles() {
   const nlohmann::json& files = manifest_->json["files"];

@@ -31,6 +31,7 @@ class Checkpoint : public StartingPoint {
   bool AddsLike(const std::string& summation) const;
 
   int64_t step() const override { return step_; }
+  std::vector<double> LatestLosses() const override { return latest_losses_; }
   void ReadVersion(const StageLayout& layout, int64_t age, float* weights) const override;
   void ReadState(Optimizer& optimizer) const override;
 
@@ -38,11 +39,13 @@ class Checkpoint : public StartingPoint {
   struct Manifest;
 
   void ReadFiles();
+  void ReadLosses();
   /// The file that holds the tensor.
   const SafetensorsFile& Holding(const std::string& name) const;
 
   std::filesystem::path folder_;
   int64_t step_ = 0;
+  std::vector<double> latest_losses_;
   std::unique_ptr<Manifest> manifest_;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   std::map<std::string, const SafetensorsFile*> held_;  ///< by tensor

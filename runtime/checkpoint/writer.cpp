@@ -150,19 +150,24 @@ void CheckpointWriter::WriteStage(int stage, int64_t step, Optimizer& optimizer,
   const nlohmann::ordered_json part = {
       {"name", name}, {"bytes", written.bytes}, {"sha256", written.sha256}};
   const std::lock_guard lock(finishing_);
-  if (static_cast<size_t>(stage) + 1 == delays_.size() && step > reported_) {
-    unreported_[step] = part.dump();
-  } else {
-    NoteStage(stage, step, part.dump());
-  }
+  if (s + 1 < delays_.size()) return NoteStage(stage, step, part.dump());
+  unreported_[step] = part.dump();
+  if (step <= reported_) NoteLastStage(step);
 }
 
-void CheckpointWriter::Reported(int64_t step) {
+void CheckpointWriter::Reported(int64_t step, const std::vector<double>& latest_losses) {
   const std::lock_guard lock(finishing_);
   reported_ = step;
-  if (const auto noted = unreported_.extract(step)) {
-    NoteStage(static_cast<int>(delays_.size()) - 1, step, noted.mapped());
-  }
+  latest_losses_ = latest_losses;
+  NoteLastStage(step);
+}
+
+void CheckpointWriter::NoteLastStage(int64_t step) {
+  const auto noted = unreported_.extract(step);
+  if (!noted) return;
+  auto part = nlohmann::ordered_json::parse(noted.mapped());
+  if (step == reported_) part["latest_losses"] = latest_losses_;
+  NoteStage(static_cast<int>(delays_.size()) - 1, step, part.dump());
 }
 
 /// From then on the stage's file counts.
@@ -201,6 +206,9 @@ void CheckpointWriter::WriteManifest(int64_t step) {
     const std::string part = ReadFile(folder / FileName(static_cast<int>(stage), "part"));
     files.push_back(nlohmann::ordered_json::parse(part));
   }
+  const nlohmann::ordered_json latest_losses =
+      files.back().value("latest_losses", nlohmann::ordered_json::array());
+  files.back().erase("latest_losses");
   const nlohmann::ordered_json manifest = {
       {"format", "pipelag checkpoint"},
       {"version", kFormatVersion},
@@ -210,6 +218,7 @@ void CheckpointWriter::WriteManifest(int64_t step) {
        {{"schedule", facts_.schedule}, {"ranks", facts_.ranks}, {"replicas", facts_.replicas}}},
       {"run", nlohmann::ordered_json::parse(facts_.facts)},
       {"summation", nlohmann::ordered_json::parse(facts_.summation)},
+      {"latest_losses", latest_losses},
       {"files", files}};
   SyncFolder(folder);  // the files' own names, before what promises them
   WriteFile(folder / kManifestName, manifest.dump(2) + '\n');

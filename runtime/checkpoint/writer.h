@@ -61,9 +61,10 @@ class CheckpointWriter {
   /// Right after the update that made `version`. Used by one thread per stage at a time. Throws
   /// Error if a file cannot be written, Diverged for a value that is not finite.
   void Updated(int stage, int64_t version, Optimizer& optimizer, const float* weights);
-  /// After the step has been reported, by whichever thread, where the last stage is held. Throws
-  /// Error as Updated does.
-  void Reported(int64_t step);
+  /// After the step has been reported, by whichever thread, where the last stage is held.
+  /// `latest_losses`: StartingPoint::LatestLosses of who goes on from there. Throws Error as
+  /// Updated does.
+  void Reported(int64_t step, const std::vector<double>& latest_losses);
 
   const CheckpointSettings& settings() const { return settings_; }
   /// Of the latest reader of all stages.
@@ -76,6 +77,7 @@ class CheckpointWriter {
   bool Keeps(int stage, int64_t version) const;
   void Keep(int stage, int64_t version, int64_t elements, const float* weights);
   void WriteStage(int stage, int64_t step, Optimizer& optimizer, const float* weights);
+  void NoteLastStage(int64_t step);
   void NoteStage(int stage, int64_t step, const std::string& part);
   void FinishStep(int64_t step);
   void WriteManifest(int64_t step);
@@ -89,6 +91,7 @@ class CheckpointWriter {
   std::vector<Versions> kept_;  ///< by stage
   std::mutex finishing_;        ///< and of what follows
   int64_t reported_;
+  std::vector<double> latest_losses_;          ///< at the step reported last
   std::map<int64_t, std::string> unreported_;  ///< by step: what there is to note of the last stage
 };
 

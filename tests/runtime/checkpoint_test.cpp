@@ -176,7 +176,7 @@ TEST(CheckpointFile, StagesOfSeveralProcessesMeetInTheFolder) {
                       static_cast<float>(version));
         }
         writer.Updated(stage, version, *optimizer, weights.data());
-        writer.Reported(version);
+        writer.Reported(version, {});
       }
     });
   }
@@ -285,8 +285,18 @@ TEST(Reports, ComeBeforeTheCheckpointOfTheirStepIsComplete) {
         wait(20, [] { return false; });
         EXPECT_FALSE(there(kManifestName)) << schedule << ", " << run;
       };
-      TrainFrom(way, options, {}, {.folder = folder.path(), .every = 1}, kSteps);
+      const std::vector<double> losses =
+          TrainFrom(way, options, {}, {.folder = folder.path(), .every = 1}, kSteps).step_losses;
       EXPECT_EQ(reports, kSteps) << schedule << ", " << run;
+      for (const int64_t step : {2, 6}) {
+        const std::vector<double> latest =
+            Checkpoint(folder.path() / StepFolderName(step)).LatestLosses();
+        ASSERT_EQ(latest.size(), static_cast<size_t>(std::min<int64_t>(step, kLossWindow - 1)));
+        for (size_t i = 0; i < latest.size(); ++i) {
+          const auto at = static_cast<size_t>(step) - latest.size() + i;
+          EXPECT_DOUBLE_EQ(latest[i], losses[at]) << schedule << ", " << run;
+        }
+      }
       EXPECT_EQ(CompleteSteps(folder.path()).size(), static_cast<size_t>(kSteps));
     }
   }

@@ -240,23 +240,62 @@ TEST(Divergence, EndsARunEarlyAndLeavesNoNumbers) {
   }
 }
 
+/// What a run was before it was interrupted.
+class AfterSteps : public StartingPoint {
+ public:
+  AfterSteps(int64_t step, std::vector<double> losses) : step_(step), losses_(std::move(losses)) {}
+  int64_t step() const override { return step_; }
+  std::vector<double> LatestLosses() const override { return losses_; }
+  void ReadVersion(const StageLayout&, int64_t, float*) const override {}
+  void ReadState(Optimizer&) const override {}
+
+ private:
+  int64_t step_;
+  std::vector<double> losses_;
+};
+
+TEST(Divergence, OfARunThatGoesOnIsThatOfTheWholeRun) {
+  // The mean of five is above what knowing nothing costs at batch 30.
+  std::vector<double> losses(40, 3);
+  std::fill(losses.begin() + 28, losses.end(), 10);
+  TrainingOptions options;
+  const auto tokens = static_cast<double>(TokensPerStep(options, 1));
+  for (int64_t begin = 0; begin <= 30; ++begin) {
+    const auto from = losses.begin() + begin;
+    options.start = std::make_shared<AfterSteps>(
+        begin, std::vector<double>(from - std::min<int64_t>(begin, kLossWindow - 1), from));
+    StepWatch watch(options, 1);
+    int64_t stopped = -1;
+    try {
+      for (int64_t i = 0; begin + i < 40; ++i) {
+        watch.AddLoss(i, losses[static_cast<size_t>(begin + i)] * tokens);
+      }
+    } catch (const Diverged& diverged) {
+      stopped = begin + diverged.step;
+    }
+    EXPECT_EQ(stopped, 30) << begin;
+  }
+}
+
 TEST(Divergence, IsLosingMoreThanByKnowingNothing) {
-  const NetworkShape shape;
+  const auto has_diverged = [](const std::vector<double>& losses) {
+    return HasDiverged(NetworkShape(), static_cast<int64_t>(losses.size()), losses);
+  };
   const double above = std::log(256.0) + 1.01;
   const double below = std::log(256.0) + 0.99;
   std::vector<double> losses(20, above);
-  EXPECT_FALSE(HasDiverged(shape, losses));  // the first steps may do anything
+  EXPECT_FALSE(has_diverged(losses));  // the first steps may do anything
   losses.insert(losses.end(), 4, above);
-  EXPECT_FALSE(HasDiverged(shape, losses));
+  EXPECT_FALSE(has_diverged(losses));
   losses.push_back(above);
-  EXPECT_TRUE(HasDiverged(shape, losses));
+  EXPECT_TRUE(has_diverged(losses));
   losses.assign(40, below);
-  EXPECT_FALSE(HasDiverged(shape, losses));
+  EXPECT_FALSE(has_diverged(losses));
   losses.assign(40, 3);
   losses.push_back(9);  // a spike
-  EXPECT_FALSE(HasDiverged(shape, losses));
+  EXPECT_FALSE(has_diverged(losses));
   for (const double bad : {std::nan(""), std::numeric_limits<double>::infinity()}) {
-    EXPECT_TRUE(HasDiverged(shape, {bad}));
+    EXPECT_TRUE(has_diverged({bad}));
   }
 }
 

@@ -155,8 +155,7 @@ Outcome Workplace::PipelagOnFullDisk(std::string_view command, size_t most_bytes
     RedirectTo(out.c_str(), STDOUT_FILENO);
     RedirectTo(err.c_str(), STDERR_FILENO);
     const rlimit limit = {most_bytes, most_bytes};
-    // Without the signal a write beyond it fails, as on a full disk.
-    if (signal(SIGXFSZ, SIG_IGN) == SIG_ERR || setrlimit(RLIMIT_FSIZE, &limit) != 0) _exit(126);
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0) _exit(126);
   }));
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, ReadWhole(out), ReadWhole(err)};
 }
