@@ -1,4 +1,6 @@
 // How a rank begins: where everything lies in its one block of memory, and what it holds at first.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "runtime/device/device_compute.h"
@@ -118,6 +120,8 @@ void DeviceCompute::Begin() {
   for (const auto& [lane, buffers] : messages_) {
     for (std::byte* buffer : buffers) Spoil(buffer, message_bytes_);
   }
+  // Messages come on streams of their own, which know nothing of this.
+  FinishStream(fmt::format("rank {} waits for its device to begin", rank_));
 }
 
 void DeviceCompute::BeginWeights(StageState& state) {

@@ -7,9 +7,11 @@
 
 #include "models/schedule/generators.h"
 #include "models/schedule/replicate.h"
+#include "models/schedule/slots.h"
 #include "runtime/data/grammar.h"
 #include "runtime/device/device_hub.h"
 #include "runtime/device/train.h"
+#include "runtime/rank_plan.h"
 #include "runtime/serial.h"
 #include "tests/runtime/every_schedule.h"
 #include "tests/runtime/late_backend.h"
@@ -123,6 +125,25 @@ INSTANTIATE_TEST_SUITE_P(Schedules, OnGpus,
                          testing::Values("gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-v",
                                          "2bw", "dualpipe"),
                          [](const auto& parameter) { return CaseName(parameter.param); });
+
+TEST(GpuRun, ARankHasBegunBeforeMessagesComeOnOtherStreams) {
+  const Program program = Lower("zb-v", 2);
+  const std::vector<int> slots = NeverDelayingSlots(program);
+  LateBackend backend(2, 4);
+  const DeviceRun run{StagePrecision::kFloat32, DeviceTransport::kLocal};
+  int buffers = 0;
+  TrainOnThreads(program, Options(program), TestCorpus(), OnDevices(backend, run),
+                 [&](int rank, RankBackend inner, RunControl&) {
+                   for (const MessagePlan& planned : PlanRank(program, rank, slots).messages) {
+                     for (int i = 0; i < planned.buffers; ++i, ++buffers) {
+                       EXPECT_TRUE(std::isnan(*reinterpret_cast<const float*>(
+                           inner.compute->MessageBuffer(planned.lane, i))));
+                     }
+                   }
+                   return inner;
+                 });
+  EXPECT_GT(buffers, 4);
+}
 
 TEST(GpuRun, AnyTimingIsTheSameRun) {
   const Program program = Lower("zb-h1", 3);
