@@ -11,21 +11,11 @@
 #include "models/schedule/slots.h"
 #include "runtime/cpu/threads.h"
 #include "runtime/serial.h"
+#include "tests/reason.h"
 #include "tests/runtime/socket_pairs.h"
 #include "tests/runtime/synchronous_transport.h"
 
 namespace pipelag {
-
-/// Of the error that `make` must end in; empty if it does not.
-template <class Make>
-std::string ReasonOf(Make make) {
-  try {
-    make();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 inline TrainingResult TrainSynchronously(const Program& program, const TrainingOptions& options,
                                          const Corpus& corpus) {

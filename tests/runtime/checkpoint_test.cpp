@@ -12,6 +12,7 @@
 #include "models/file.h"
 #include "runtime/checkpoint/folder.h"
 #include "runtime/device/train.h"
+#include "tests/reason.h"
 #include "tests/runtime/late_backend.h"
 #include "tests/runtime/resumed_run.h"
 #include "tests/runtime/scratch_folder.h"
@@ -32,15 +33,6 @@ class ResumeRefusal : public testing::Test {
 
   std::filesystem::path Step(int64_t step) const { return folder_.path() / StepFolderName(step); }
 
-  template <class Make>
-  static std::string ReasonOf(Make make) {
-    try {
-      make();
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
-  }
   std::string Opening(const std::filesystem::path& path) const {
     return ReasonOf([&] { const Checkpoint checkpoint(path); });
   }

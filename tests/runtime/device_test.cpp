@@ -13,6 +13,7 @@
 #include "runtime/device/train.h"
 #include "runtime/rank_plan.h"
 #include "runtime/serial.h"
+#include "tests/reason.h"
 #include "tests/runtime/every_schedule.h"
 #include "tests/runtime/late_backend.h"
 #include "tests/runtime/socket_pairs.h"
@@ -386,17 +387,6 @@ TEST(GpuRun, OfProcessesOverNcclEqualsTheSerialReference) {
     ASSERT_TRUE(result);
     ExpectSame(result->training, serial);
   }
-}
-
-/// Of the error that `make` must end in.
-template <class Make>
-std::string ReasonOf(Make make) {
-  try {
-    make();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
 }
 
 TEST(GpuFailure, OfTheDeviceEndsTheRun) {

@@ -10,6 +10,7 @@
 #include "models/schedule/replicate.h"
 #include "runtime/device/nccl_transport.h"
 #include "runtime/summation.h"
+#include "tests/reason.h"
 #include "tests/runtime/late_gpu.h"
 #include "tests/runtime/strict_nccl.h"
 
@@ -57,12 +58,7 @@ struct Ring {
     control.RethrowError();
   }
   std::string ReasonOf(const std::function<void(int rank, Transport& end)>& what) {
-    try {
-      OnEach(what);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
+    return pipelag::ReasonOf([&] { OnEach(what); });
   }
 
   Program program;

@@ -11,6 +11,7 @@
 #include "models/error.h"
 #include "models/file.h"
 #include "runtime/checkpoint/safetensors.h"
+#include "tests/reason.h"
 #include "tests/runtime/scratch_folder.h"
 
 namespace pipelag {
@@ -45,14 +46,6 @@ class WeightFile : public testing::Test {
   std::filesystem::path Written(const std::string& content) const {
     WriteFile(Path("model.bin"), content);
     return Path("model.bin");
-  }
-  static std::string ReasonOf(const std::function<void()>& make) {
-    try {
-      make();
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
   }
   std::string Refusal(const std::string& content, const NetworkShape& shape = kShape) const {
     return ReasonOf([&] { OpenWeights(Written(content), shape); });

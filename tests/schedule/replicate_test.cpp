@@ -8,6 +8,7 @@
 #include "models/schedule/generators.h"
 #include "models/schedule/program.h"
 #include "models/schedule/text.h"
+#include "tests/reason.h"
 
 namespace pipelag {
 namespace {
@@ -102,16 +103,6 @@ TEST(Replicate, OfTwoDirectionsJoinsTheCopiesOfAllReplicas) {
   EXPECT_EQ(all.groups[2].stages, (std::vector<int>{0, 1, 2, 3}));
   EXPECT_EQ(all.groups[3].stages, (std::vector<int>{4, 5, 6, 7}));
   EXPECT_TRUE(Validate(all).empty());
-}
-
-template <class Make>
-std::string ReasonOf(Make make) {
-  try {
-    make();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
 }
 
 TEST(Replicate, RefusesWhatWouldDriftApart) {

@@ -8,6 +8,7 @@
 #include "models/schedule/generators.h"
 #include "models/schedule/program.h"
 #include "models/schedule/text.h"
+#include "tests/reason.h"
 
 namespace pipelag {
 namespace {
@@ -16,15 +17,6 @@ using Purpose = CollectiveGroup::Purpose;
 using testing::HasSubstr;
 
 constexpr int kMicrobatches = 12;
-
-std::string ReasonOf(const std::string& name, const GeneratorOptions& options) {
-  try {
-    Generate(name, options);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 std::vector<CollectiveGroup> SharedOf(const Schedule& schedule) {
   std::vector<CollectiveGroup> shared;
@@ -41,7 +33,7 @@ TEST(Tied, FirstAndLastStageExchangeBeforeTheyUpdate) {
       const std::string name(generator.name);
       GeneratorOptions options{.ranks = ranks, .microbatches = kMicrobatches, .tied = true};
       if (name == "pipedream" || name == "paci") {
-        EXPECT_THAT(ReasonOf(name, options),
+        EXPECT_THAT(ReasonOf([&] { Generate(name, options); }),
                     testing::AllOf(HasSubstr(name + " cannot wait for a tied embedding"),
                                    HasSubstr("it would undo the schedule")));
         continue;
