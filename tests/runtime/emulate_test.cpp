@@ -14,6 +14,7 @@
 #include "models/schedule/replicate.h"
 #include "runtime/runnable.h"
 #include "sim/simulator.h"
+#include "tests/runtime/compute_around.h"
 #include "tests/runtime/every_schedule.h"
 #include "traces/metrics.h"
 
@@ -182,24 +183,12 @@ TEST(Emulation, NeedsATimeForEveryKindAndStage) {
 }
 
 /// Fails at once.
-class Broken : public Compute {
+class Broken : public ComputeAround {
  public:
-  explicit Broken(Compute& inner) : inner_(inner) {}
-  std::byte* MessageBuffer(int lane, int index) override {
-    return inner_.MessageBuffer(lane, index);
-  }
-  std::span<float> GradientBuffer(int stage, int index) override {
-    return inner_.GradientBuffer(stage, index);
-  }
-  std::span<float> SharedGradient(int stage, int index) override {
-    return inner_.SharedGradient(stage, index);
-  }
+  using ComputeAround::ComputeAround;
   EventPtr Start(const ComputeTask&, std::span<const EventPtr>) override {
     throw Error("the device is broken");
   }
-
- private:
-  Compute& inner_;
 };
 
 TEST(Emulation, DoesNotSleepThroughTheEndOfTheRun) {

@@ -8,26 +8,18 @@
 
 #include "models/schedule/generators.h"
 #include "runtime/cpu/threads.h"
+#include "tests/runtime/compute_around.h"
 #include "tests/runtime/small_run.h"
 
 namespace pipelag {
 namespace {
 
 /// Looks at a message when the action that consumes it has been done.
-class SpoilWatch : public Compute {
+class SpoilWatch : public ComputeAround {
  public:
-  SpoilWatch(Compute& inner, std::atomic<int>& spoilt) : inner_(inner), spoilt_(spoilt) {}
-  std::byte* MessageBuffer(int lane, int index) override {
-    return inner_.MessageBuffer(lane, index);
-  }
-  std::span<float> GradientBuffer(int stage, int index) override {
-    return inner_.GradientBuffer(stage, index);
-  }
-  std::span<float> SharedGradient(int stage, int index) override {
-    return inner_.SharedGradient(stage, index);
-  }
+  SpoilWatch(Compute& inner, std::atomic<int>& spoilt) : ComputeAround(inner), spoilt_(spoilt) {}
   EventPtr Start(const ComputeTask& task, std::span<const EventPtr> after) override {
-    const EventPtr event = inner_.Start(task, after);
+    const EventPtr event = ComputeAround::Start(task, after);
     if (task.input != nullptr && std::isnan(*reinterpret_cast<const float*>(task.input))) {
       ++spoilt_;
     }
@@ -35,7 +27,6 @@ class SpoilWatch : public Compute {
   }
 
  private:
-  Compute& inner_;
   std::atomic<int>& spoilt_;
 };
 

@@ -10,31 +10,21 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/compute.h"
+#include "tests/runtime/compute_around.h"
 #include "tests/runtime/socket_pairs.h"
 
 namespace pipelag {
 
-class PowerCut : public Compute {
+class PowerCut : public ComputeAround {
  public:
   PowerCut(Compute& inner, int countdown, std::function<void()> cut)
-      : inner_(inner), countdown_(countdown), cut_(std::move(cut)) {}
-  std::byte* MessageBuffer(int lane, int index) override {
-    return inner_.MessageBuffer(lane, index);
-  }
-  std::span<float> GradientBuffer(int stage, int index) override {
-    return inner_.GradientBuffer(stage, index);
-  }
-  std::span<float> SharedGradient(int stage, int index) override {
-    return inner_.SharedGradient(stage, index);
-  }
+      : ComputeAround(inner), countdown_(countdown), cut_(std::move(cut)) {}
   EventPtr Start(const ComputeTask& task, std::span<const EventPtr> after) override {
     if (countdown_-- == 0) cut_();
-    return inner_.Start(task, after);
+    return ComputeAround::Start(task, after);
   }
 
  private:
-  Compute& inner_;
   int countdown_;
   std::function<void()> cut_;
 };
