@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
-#include <cstring>
 #include <span>
 #include <string>
 
@@ -38,7 +38,7 @@ class Package {
   }
   void TakeBytes(std::span<std::byte> to) {
     CHECK(taken_ + to.size() <= bytes_.size());
-    std::memcpy(to.data(), bytes_.data() + taken_, to.size());
+    std::copy_n(bytes_.data() + taken_, to.size(), to.data());
     taken_ += to.size();
   }
 
