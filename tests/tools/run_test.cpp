@@ -72,9 +72,17 @@ TEST(Run, ReplicasLogTraceAndPredict) {
       std::string(kSmall));
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("on 2 replicas"), std::string::npos);
-  EXPECT_NE(place.Read("out/side-by-side.json").find("1f1b simulated rank 3"), std::string::npos);
+  EXPECT_NE(place.Read("out/side-by-side.json").find("1f1b simulated rank 3 (replica 1)"),
+            std::string::npos);
   EXPECT_EQ(place.Pipelag("compare out/1f1b.measured.json out/1f1b.simulated.json").exit_code, 0);
-  EXPECT_EQ(place.Pipelag("analyze out/dualpipe.measured.json").exit_code, 0);
+  for (const char* trace : {"dualpipe.measured", "dualpipe.simulated"}) {
+    const nlohmann::json json =
+        Json(place.Pipelag(std::string("analyze --format json out/") + trace + ".json"));
+    EXPECT_EQ(json.at("replicas"), 2);
+    EXPECT_EQ(json.at("ranks"), 2);
+    EXPECT_EQ(json.at("microbatches"), 4);
+    EXPECT_EQ(json.at("per_rank").size(), 4u);
+  }
   EXPECT_EQ(place
                 .Pipelag("run --schedule 2bw --ranks 2 --microbatches 4 --replicas 2 --log log" +
                          std::string(kSmall))
