@@ -91,7 +91,7 @@ void SyncFolder(const std::filesystem::path& folder) {
       fmt::format("{}: cannot be flushed to disk: {}", folder.string(), std::strerror(error)));
 }
 
-std::string ReadFile(const std::filesystem::path& file) {
+void CheckRegular(const std::filesystem::path& file) {
   if (std::filesystem::is_directory(file)) {
     throw Error(fmt::format("{}: is a folder, not a file", file.string()));
   }
@@ -101,6 +101,10 @@ std::string ReadFile(const std::filesystem::path& file) {
   if (std::filesystem::exists(file) && !std::filesystem::is_regular_file(file)) {
     throw Error(fmt::format("{}: is a pipe or a socket, not a file", file.string()));
   }
+}
+
+std::string ReadFile(const std::filesystem::path& file) {
+  CheckRegular(file);
   std::ifstream in(file, std::ios::binary);
   if (!in) throw Error(fmt::format("{}: cannot be read: {}", file.string(), std::strerror(errno)));
   std::ostringstream content;

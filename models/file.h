@@ -34,8 +34,10 @@ class OutputFile {
 /// Makes what was created, renamed or removed in a folder last through a loss of power.
 void SyncFolder(const std::filesystem::path& folder);
 
-/// The whole file. Throws Error naming it if it cannot be read, or is no regular file: a
-/// pipe would block.
+/// Throws Error naming what is there under that name and is no regular file: a pipe would block.
+void CheckRegular(const std::filesystem::path& file);
+
+/// The whole file. Throws Error naming it if it cannot be read, or is no regular file.
 std::string ReadFile(const std::filesystem::path& file);
 
 /// Writes to a temporary name beside `file`, flushes it to disk, then renames. On failure the old

@@ -74,6 +74,7 @@ Trace CollectTrace(const Program& program, std::vector<WorkerResult>& results) {
   trace.microbatches = schedule.microbatches;
   trace.steps = program.steps();
   trace.stage_rank = schedule.placement;
+  trace.replicas = schedule.replicas;
   for (WorkerResult& result : results) {
     trace.spans.insert(trace.spans.end(), result.spans.begin(), result.spans.end());
     result.spans = {};

@@ -86,9 +86,9 @@ class SerialRun {
         Update(step);
       }
     } catch (const Diverged& diverged) {
-      result.diverged = first_ + diverged.step;
+      result.diverged = first_ + diverged.step + 1;
       result.diverged_where =
-          WhereDiverged(breaks_.first(), diverged, NotFinite(), result.step_losses.back());
+          WhereDiverged(breaks_.first(), diverged, NotFinite(), result.step_losses.back(), first_);
     }
     result.trace.spans = std::move(spans_);
     const Nanoseconds first = result.trace.spans.front().start;

@@ -26,12 +26,18 @@ constexpr const char* kBasisRotation = "basis-rotation";
 double Shown(float value) { return std::stod(fmt::format("{}", value)); }
 
 nlohmann::ordered_json DataIdentity(const Corpus& corpus) {
+  constexpr int64_t kBlock = 1 << 16;
+  std::vector<std::byte> block;
   Sha256Sum digest;
   int64_t bytes = 0;
   for (const TokenSequence* part : {&corpus.train, &corpus.validation}) {
     for (const TokenPiece& piece : part->pieces()) {
       const int64_t size = piece.count * piece.width;
-      digest.Add(piece.bytes, static_cast<size_t>(size));
+      for (int64_t at = 0; at < size; at += kBlock) {
+        block.resize(static_cast<size_t>(std::min(kBlock, size - at)));
+        piece.read(piece.offset + at, block);
+        digest.Add(block.data(), block.size());
+      }
       bytes += size;
     }
   }

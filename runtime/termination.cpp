@@ -32,8 +32,15 @@ void Receive(int signal) {
 }
 
 struct Reactions {
+  using List = std::list<OnTermination::Reaction>;
+
   std::mutex mutex;
-  std::list<OnTermination::Reaction> all;
+  List always;
+  List otherwise;
+
+  List& Of(OnTermination::When when) {
+    return when == OnTermination::When::kAlways ? always : otherwise;
+  }
 };
 
 Reactions& OfThisProcess() {
@@ -44,10 +51,11 @@ Reactions& OfThisProcess() {
 void Answer(int signal) {
   Reactions& reactions = OfThisProcess();
   const std::lock_guard lock(reactions.mutex);
-  for (const OnTermination::Reaction& react : reactions.all) {
+  const Reactions::List& called = reactions.always.empty() ? reactions.otherwise : reactions.always;
+  for (const OnTermination::Reaction& react : called) {
     react(std::string("SIG") + sigabbrev_np(signal));
   }
-  if (!reactions.all.empty()) return;
+  if (!called.empty()) return;
   RemoveUnfinishedFiles();
   ::signal(signal, SIG_DFL);
   raise(signal);
@@ -84,16 +92,17 @@ TerminationSignals::~TerminationSignals() {
   sem_post(&received.any);
 }
 
-OnTermination::OnTermination(Reaction reaction) {
+OnTermination::OnTermination(Reaction reaction, When when) : when_(when) {
   Reactions& reactions = OfThisProcess();
   const std::lock_guard lock(reactions.mutex);
-  place_ = reactions.all.insert(reactions.all.end(), std::move(reaction));
+  Reactions::List& list = reactions.Of(when_);
+  place_ = list.insert(list.end(), std::move(reaction));
 }
 
 OnTermination::~OnTermination() {
   Reactions& reactions = OfThisProcess();
   const std::lock_guard lock(reactions.mutex);
-  reactions.all.erase(place_);
+  reactions.Of(when_).erase(place_);
 }
 
 }  // namespace pipelag

@@ -2,6 +2,7 @@
 // of what it does meanwhile.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <list>
 #include <string>
@@ -27,12 +28,15 @@ class TerminationSignals {
 class OnTermination {
  public:
   using Reaction = std::function<void(const std::string& signal)>;
-  explicit OnTermination(Reaction reaction);
+  /// kOtherwise: of what stands around those that are called; only while there are none.
+  enum class When : uint8_t { kAlways, kOtherwise };
+  explicit OnTermination(Reaction reaction, When when = When::kAlways);
   ~OnTermination();
   OnTermination(const OnTermination&) = delete;
   OnTermination& operator=(const OnTermination&) = delete;
 
  private:
+  When when_;
   std::list<Reaction>::iterator place_;
 };
 

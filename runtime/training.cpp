@@ -68,7 +68,7 @@ bool HasDiverged(const NetworkShape& shape, int64_t batches, std::span<const dou
 }
 
 Diverged::Diverged(int64_t at, int stage, const std::string& tensor)
-    : step(at), where(fmt::format("stage {}: {} is not finite", stage, tensor)) {}
+    : step(at), where(fmt::format("stage {}: {} is not finite after the update", stage, tensor)) {}
 
 std::string FirstNotFinite(const StageLayout& layout, const float* weights) {
   for (const StageTensor& place : layout.tensors()) {
@@ -80,8 +80,10 @@ std::string FirstNotFinite(const StageLayout& layout, const float* weights) {
 }
 
 std::string WhereDiverged(const std::optional<Breaking>& seen, const Diverged& diverged,
-                          const std::vector<std::string>& not_finite, double loss) {
-  if (seen) return seen->where;
+                          const std::vector<std::string>& not_finite, double loss,
+                          int64_t first_step) {
+  if (seen && seen->step == diverged.step) return seen->where;
+  if (seen) return fmt::format("{}, in step {}", seen->where, first_step + seen->step + 1);
   if (!diverged.where.empty()) return diverged.where;
   for (size_t stage = 0; stage < not_finite.size(); ++stage) {
     if (not_finite[stage].empty()) continue;
@@ -179,7 +181,7 @@ std::vector<double> StepWatch::LatestLosses(int64_t step, int64_t count) const {
 
 void SetValidationLoss(const TrainingOptions& options, double loss, TrainingResult& result) {
   if (!(loss <= LossLimit(options.shape))) {
-    result.diverged = result.first_step + static_cast<int64_t>(result.step_losses.size()) - 1;
+    result.diverged = result.first_step + static_cast<int64_t>(result.step_losses.size());
     result.diverged_where = fmt::format("the final weights: their validation loss is {}", loss);
     result.weights_sha256.clear();
     return;

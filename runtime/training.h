@@ -91,9 +91,10 @@ void BeginStage(const TrainingOptions& options, int stage, Optimizer& optimizer,
 /// hence neither digest nor validation loss, and its trace holds the steps done until there.
 struct TrainingResult {
   std::vector<double> step_losses;  ///< of each batch, at the weights its gradient was taken at
-  std::optional<int64_t> diverged;  ///< the step at which it was seen, the last of step_losses
+  /// The step at which it was seen, the last of step_losses; counted as StepReport::steps_done.
+  std::optional<int64_t> diverged;
   std::string diverged_where = {};  ///< "stage 1: h.3.mlp.c_fc.weight is not finite"
-  int64_t first_step = 0;           ///< of step_losses; a run that goes on does not begin at 0
+  int64_t first_step = 0;  ///< steps done before those of step_losses; 0 unless the run goes on
   double validation_loss = std::numeric_limits<double>::quiet_NaN();  ///< of the final weights
   int64_t validation_tokens = 0;
   std::string weights_sha256;  ///< of the final weights, whatever the partition
@@ -125,7 +126,7 @@ class Diverged : public std::exception {
  public:
   /// `at`: counted from the first of this run's own steps.
   explicit Diverged(int64_t at) : step(at) {}
-  /// Seen as values of a stage that are not finite.
+  /// Seen as values of a stage that are not finite, right after the step's update.
   Diverged(int64_t at, int stage, const std::string& tensor);
   const char* what() const noexcept override { return "the run diverged"; }
 
@@ -136,11 +137,13 @@ class Diverged : public std::exception {
 /// The first of a stage's tensors with a value that is not finite; empty if there is none.
 std::string FirstNotFinite(const StageLayout& layout, const float* weights);
 
-/// Where a run diverged: where it was seen to break, if it was; else where `diverged` says; else,
-/// of stages in network order, the first with weights that are not finite (the names of their
-/// tensors, empty where all are finite); else the loss itself.
+/// Where a run diverged: where it was seen to break, if it was, and in which step if that was
+/// another; else where `diverged` says; else, of stages in network order, the first with weights
+/// that are not finite (the names of their tensors, empty where all are finite); else the loss
+/// itself. `first_step`: steps done before the run's own.
 std::string WhereDiverged(const std::optional<Breaking>& seen, const Diverged& diverged,
-                          const std::vector<std::string>& not_finite, double loss);
+                          const std::vector<std::string>& not_finite, double loss,
+                          int64_t first_step);
 
 /// Gathers the losses of micro-batches and the updates, in any order, into reports of steps.
 /// Micro-batches and steps are counted from the first of this run.

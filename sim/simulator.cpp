@@ -277,6 +277,7 @@ Simulation Simulate(const Program& program, const ActionTimes& times,
   result.trace.microbatches = schedule.microbatches;
   result.trace.steps = program.steps();
   result.trace.stage_rank = schedule.placement;
+  result.trace.replicas = schedule.replicas;
   std::vector<RankTotals> totals;
   Executed executed;
   const auto play = [&](auto recorder) {

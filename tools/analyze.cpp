@@ -24,8 +24,9 @@ RunResult ResultOf(const std::string& file, int64_t warm_up) {
                             result.trace.steps));
   }
   result.stages = StagesOfNetwork(result.trace);
-  result.ranks = result.trace.ranks;
-  result.microbatches = result.trace.microbatches;
+  result.replicas = result.trace.replicas;
+  result.ranks = result.trace.ranks / result.replicas;
+  result.microbatches = result.trace.microbatches / result.replicas;
   result.metrics = ComputeMetrics(result.trace, warm_up);
   result.versions = MeasuredVersions(result.trace);
   Explain(result);

@@ -1,7 +1,9 @@
 // The pipelag command: finds the subcommand, and is the one place that catches what goes wrong.
 // Must not know what any subcommand does.
 #include <fmt/format.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 
@@ -92,6 +94,15 @@ int RunAndFlush(const std::vector<std::string>& words) {
   return code;
 }
 
+/// Data may lie in more files than a process may hold open at first.
+void AllowManyFiles() {
+  constexpr rlim_t kEnough = 65536;
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+  files.rlim_cur = std::max(files.rlim_cur, std::min(files.rlim_max, kEnough));
+  setrlimit(RLIMIT_NOFILE, &files);
+}
+
 int Guarded(const std::vector<std::string>& words) {
   try {
     return RunAndFlush(words);
@@ -107,5 +118,6 @@ int main(int argc, char** argv) {
   const pipelag::TerminationSignals signals;
   // A file beyond the limit of its size is a write that fails, as on a full disk.
   std::signal(SIGXFSZ, SIG_IGN);
+  pipelag::AllowManyFiles();
   return pipelag::Guarded({argv + 1, argv + argc});
 }

@@ -14,7 +14,9 @@
 #include "runtime/processes/loss_messages.h"
 #include "runtime/processes/train.h"
 #include "runtime/serial.h"
+#include "runtime/termination.h"
 #include "tools/emulate.h"
+#include "tools/failure.h"
 #include "tools/flags.h"
 #include "tools/prediction.h"
 #include "tools/replica_flags.h"
@@ -240,6 +242,14 @@ int Run(const Arguments& given) {
   if (launched.by == Launched::By::kVariables) CheckWorldSize(arguments, launched.size);
   const auto patience = std::chrono::ceil<std::chrono::seconds>(
       arguments.Has("deadline") ? arguments.Duration("deadline") : Nanoseconds{kPatience});
+  // A run under way says more.
+  const OnTermination told(
+      [&](const std::string& signal) {
+        const bool known = launched.by == Launched::By::kVariables;
+        EndProcess(std::make_exception_ptr(Error(fmt::format(
+            "{}told to end ({})", known ? fmt::format("rank {}: ", launched.rank) : "", signal))));
+      },
+      OnTermination::When::kOtherwise);
   const std::unique_ptr<Wire> wire = OpenWire(launched, patience);
   try {
     return RunReal(arguments, backend, wire.get(), gpus);

@@ -10,6 +10,7 @@
 #include <optional>
 #include <thread>
 
+#include "models/environment.h"
 #include "models/error.h"
 #include "sim/parallel.h"
 #include "tools/input_digest.h"
@@ -24,17 +25,6 @@ using Clock = std::chrono::steady_clock;
 /// Finished rows are written down this often.
 constexpr auto kBetweenWrites = std::chrono::seconds(2);
 constexpr auto kBetweenLooks = std::chrono::milliseconds(20);
-
-int NumberOf(const char* variable, int least, int most) {
-  const char* text = std::getenv(variable);
-  try {
-    const int64_t value = ParseInteger(text);
-    if (value >= least && value <= most) return static_cast<int>(value);
-  } catch (const Error&) {
-  }
-  throw Error(fmt::format("the environment's {} is '{}', not a number from {} to {}", variable,
-                          text, least, most));
-}
 
 /// Fit for a file's name.
 std::string JobName() {
@@ -268,14 +258,16 @@ ProcessPlace ProcessPlaceOf() {
       {"SLURM_PROCID", "SLURM_NTASKS"}};
   constexpr int kMostProcesses = 1'000'000;
   for (const auto& [rank, size] : kVariables) {
-    if (std::getenv(rank) == nullptr || std::getenv(size) == nullptr) continue;
+    if (std::getenv(rank) == nullptr) continue;
+    const std::optional<int> processes = NumberInEnvironment(size, 1, kMostProcesses);
+    if (!processes) continue;
     const bool batch = std::string_view(size) == "SLURM_NTASKS" &&
                        std::getenv("SLURM_STEP_ID") == nullptr &&
                        std::string_view(std::getenv(rank)) == "0";
     if (batch) continue;
     ProcessPlace place;
-    place.size = NumberOf(size, 1, kMostProcesses);
-    place.rank = NumberOf(rank, 0, place.size - 1);
+    place.size = *processes;
+    place.rank = *NumberInEnvironment(rank, 0, place.size - 1);
     place.job = JobName();
     return place;
   }

@@ -42,9 +42,10 @@ int64_t TracedSteps(const SerialPlan& plan) {
 std::string GoodCheckpoint(const CheckpointWriter* writer, int64_t diverged_at) {
   if (writer == nullptr) return "";
   const std::filesystem::path& folder = writer->settings().folder;
-  const int64_t step = LastGood(folder, diverged_at, writer->delay());
-  if (step < 0) return "; there is no good checkpoint yet";
-  return fmt::format("; the last good checkpoint is {}", (folder / StepFolderName(step)).string());
+  const int64_t step = LastGood(folder, diverged_at - 1, writer->delay());
+  if (step < 0) return "; there is no checkpoint yet that later steps have shown to be good";
+  return fmt::format("; the last checkpoint that later steps have shown to be good is {}",
+                     (folder / StepFolderName(step)).string());
 }
 
 std::optional<ProcessesResult> OnProcesses(const Program& program, const TrainingOptions& options,

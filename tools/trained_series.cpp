@@ -104,9 +104,8 @@ void WriteLosses(const std::string& file, const std::vector<Series>& all) {
   for (const Series& series : all) {
     const TrainingResult& run = series.typical();
     for (size_t step = 0; step < run.step_losses.size(); ++step) {
-      const int64_t number = run.first_step + static_cast<int64_t>(step);
-      csv +=
-          fmt::format("{},{},{},", series.name, number, (number + 1) * run.trace.tokens_per_step);
+      const int64_t number = run.first_step + static_cast<int64_t>(step) + 1;
+      csv += fmt::format("{},{},{},", series.name, number, number * run.trace.tokens_per_step);
       csv += std::isfinite(run.step_losses[step]) ? fmt::format("{:.6f}\n", run.step_losses[step])
                                                   : std::string("diverged\n");
     }
@@ -149,7 +148,7 @@ std::string SeriesText(const std::vector<Series>& all, const TrainingOptions& op
                        const Corpus& corpus) {
   const TrainingResult& first = all.front().typical();
   const std::string from =
-      first.first_step > 0 ? fmt::format(" from step {} on", first.first_step) : "";
+      first.first_step > 0 ? fmt::format(" after step {}", first.first_step) : "";
   std::string kind;
   if (options.shape.tied) {
     kind += fmt::format(", tied head ({} parameters)", NetworkParameters(options.shape));

@@ -204,15 +204,15 @@ Corpus CorpusOf(const Arguments& arguments, const TrainingOptions& options) {
       throw Error(fmt::format("{}: needs --data", arguments.PlaceOf("validation-data")));
     }
     Corpus grammar = GrammarCorpus(1, options.shape.sequence);
-    CheckVocabulary(grammar.train, options.shape.vocabulary);
+    grammar.train.LimitTo(options.shape.vocabulary);
     return grammar;
   }
   const std::vector<std::string> validation = arguments.Has("validation-data")
                                                   ? arguments.Texts("validation-data")
                                                   : std::vector<std::string>();
   Corpus corpus = LoadCorpus(arguments.Texts("data"), validation, options.shape.sequence);
-  CheckVocabulary(corpus.train, options.shape.vocabulary);
-  CheckVocabulary(corpus.validation, options.shape.vocabulary);
+  corpus.train.LimitTo(options.shape.vocabulary);
+  corpus.validation.LimitTo(options.shape.vocabulary);
   return corpus;
 }
 

@@ -181,7 +181,7 @@ void PutName(std::string& text, std::string_view what, int64_t pid, int64_t tid,
 void PutNames(std::string& text, const Part& part) {
   for (int rank = 0; rank < part.trace->ranks; ++rank) {
     const int64_t pid = PidOf(part, rank);
-    PutName(text, "process", pid, pid, fmt::format("{}rank {}", part.prefix, rank), pid);
+    PutName(text, "process", pid, pid, part.prefix + RankName(*part.trace, rank), pid);
   }
   if (!part.path.empty()) {
     const int64_t pid = PidOf(part, part.trace->ranks);
@@ -202,9 +202,10 @@ void PutNames(std::string& text, const Part& part) {
 std::string HeadOf(const Trace& trace) {
   return fmt::format(
       "\"schedule\":{},\"ranks\":{},\"stages\":{},\"microbatches\":{},\"steps\":{},"
-      "\"stage_rank\":[{}],\"tokens_per_step\":{}",
+      "\"stage_rank\":[{}],\"tokens_per_step\":{}{}",
       Quoted(trace.schedule), trace.ranks, trace.stages, trace.microbatches, trace.steps,
-      fmt::join(trace.stage_rank, ","), trace.tokens_per_step);
+      fmt::join(trace.stage_rank, ","), trace.tokens_per_step,
+      trace.replicas > 1 ? fmt::format(",\"replicas\":{}", trace.replicas) : "");
 }
 
 std::string ToText(const std::string& head, const std::vector<Part>& parts,

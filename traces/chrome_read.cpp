@@ -334,6 +334,14 @@ Trace HeadOf(const Fields& head) {
   if (head.Find(beyond) != nullptr) {
     head.Fail(beyond, fmt::format("is one too many, there are {} stages", trace.stages));
   }
+  trace.replicas = static_cast<int>(head.IntegerOr("pipelag.replicas", 1, 1, trace.ranks));
+  for (const auto& [what, all] : {std::pair<const char*, int64_t>{"ranks", trace.ranks},
+                                  {"stages", trace.stages},
+                                  {"micro-batches of a step", trace.microbatches}}) {
+    if (all % trace.replicas == 0) continue;
+    head.Fail("pipelag.replicas",
+              fmt::format("{} replicas cannot share {} {}", trace.replicas, all, what));
+  }
   if (trace.ranks > trace.stages) {
     head.Fail("pipelag.ranks",
               fmt::format("{} ranks cannot share {} stages", trace.ranks, trace.stages));

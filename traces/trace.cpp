@@ -63,6 +63,11 @@ std::string SpanName(const Span& span) {
   return fmt::format("{}{}{}", span.stage, KindName(span.kind), span.microbatch);
 }
 
+std::string RankName(const Trace& trace, int rank) {
+  if (trace.replicas == 1) return fmt::format("rank {}", rank);
+  return fmt::format("rank {} (replica {})", rank, rank / (trace.ranks / trace.replicas));
+}
+
 void SortSpans(Trace& trace) {
   std::stable_sort(trace.spans.begin(), trace.spans.end(), Before{trace.ranks});
 }

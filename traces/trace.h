@@ -39,6 +39,9 @@ struct Trace {
   int64_t steps = 0;
   std::vector<int> stage_rank;
   int64_t tokens_per_step = 0;  ///< 0 if not known
+  /// Of the pipeline, that the trace holds, one behind the other: each has as many ranks, stages
+  /// and micro-batches of a step.
+  int replicas = 1;
   std::vector<Span> spans;
 
   bool operator==(const Trace&) const = default;
@@ -59,6 +62,9 @@ int64_t StepOf(const Span& span, const Trace& trace);
 
 /// "2F0", "1RECV_F3": <stage><kind><micro-batch>.
 std::string SpanName(const Span& span);
+
+/// "rank 3", of several replicas "rank 3 (replica 1)".
+std::string RankName(const Trace& trace, int rank);
 
 /// Brings `spans` into the order stated above; ties by end, then by order of appearance.
 void SortSpans(Trace& trace);

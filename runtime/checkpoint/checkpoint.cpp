@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "models/error.h"
+#include "models/input_file.h"
 #include "models/json_file.h"
 #include "runtime/checkpoint/facts.h"
 #include "runtime/checkpoint/folder.h"
@@ -35,14 +36,19 @@ namespace {
 constexpr int kFormatVersion = 1;
 
 std::string Sha256Of(const std::filesystem::path& file, int64_t expected_bytes) {
-  const MappedFile mapped(file);
-  const auto bytes = static_cast<int64_t>(mapped.bytes().size());
-  if (bytes != expected_bytes) {
+  const InputFile opened(file);
+  if (opened.size() != expected_bytes) {
     throw Error(fmt::format("{}: is damaged: it has {} bytes, its manifest says {}", file.string(),
-                            bytes, expected_bytes));
+                            opened.size(), expected_bytes));
   }
+  constexpr int64_t kBlock = 1 << 20;
+  std::vector<std::byte> block;
   Sha256Sum sum;
-  sum.Add(mapped.bytes().data(), mapped.bytes().size());
+  for (int64_t at = 0; at < opened.size(); at += kBlock) {
+    block.resize(static_cast<size_t>(std::min(kBlock, opened.size() - at)));
+    opened.Read(at, block);
+    sum.Add(block.data(), block.size());
+  }
   return sum.Finish();
 }
 

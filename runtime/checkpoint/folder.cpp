@@ -93,10 +93,10 @@ void RemoveStep(const fs::path& folder, int64_t step) {
   fs::remove_all(own);
 }
 
-int64_t LastGood(const fs::path& folder, int64_t step, int64_t delay) {
+int64_t LastGood(const fs::path& folder, int64_t done, int64_t delay) {
   int64_t good = -1;
   for (const int64_t complete : CompleteSteps(folder)) {
-    if (complete + delay < step) good = complete;
+    if (complete + delay < done) good = complete;
   }
   return good;
 }

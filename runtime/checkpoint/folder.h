@@ -29,9 +29,10 @@ void PrepareFolder(const std::filesystem::path& folder, int64_t first);
 /// Removes a checkpoint, its manifest first: half removed it is not complete.
 void RemoveStep(const std::filesystem::path& folder, int64_t step);
 
-/// The latest complete checkpoint whose weights have been seen to work: a batch before `step` was
-/// computed with every stage at its version or a later one, at `delay` updates' distance. None: −1.
-int64_t LastGood(const std::filesystem::path& folder, int64_t step, int64_t delay);
+/// The latest complete checkpoint that later steps, of `done` that went well, have shown to be
+/// good: in one of them every stage was at its version or a later one, at `delay` updates'
+/// distance. None: −1.
+int64_t LastGood(const std::filesystem::path& folder, int64_t done, int64_t delay);
 
 /// Removes the oldest complete ones until `keep` are left, but never the last that is known to be
 /// good, nor a later one: the newest may hold what breaks the next batch.

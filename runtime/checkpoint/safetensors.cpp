@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <span>
 
@@ -47,6 +46,12 @@ void Transpose(const float* from, int64_t rows, int64_t cols, float* to) {
   }
 }
 
+/// Of the values of a tensor in memory.
+template <class Real>
+std::span<std::byte> BytesOf(const FileTensor& tensor, Real* values) {
+  return {reinterpret_cast<std::byte*>(values), static_cast<size_t>(tensor.size)};
+}
+
 std::string HeaderOf(const std::vector<OutgoingTensor>& tensors,
                      const std::map<std::string, std::string>& metadata) {
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
@@ -75,8 +80,8 @@ struct Entry {
 /// Reads headers; every refusal names the file.
 class HeaderReader {
  public:
-  HeaderReader(const std::filesystem::path& file, std::span<const std::byte> bytes)
-      : file_(file), bytes_(bytes) {}
+  HeaderReader(const std::filesystem::path& path, const InputFile& file)
+      : path_(path), file_(file) {}
 
   void Read(std::map<std::string, FileTensor>& tensors,
             std::map<std::string, std::string>& metadata) {
@@ -93,27 +98,29 @@ class HeaderReader {
 
  private:
   [[noreturn]] void Refuse(const std::string& why) const {
-    throw Error(fmt::format("{}: {}", file_.string(), why));
+    throw Error(fmt::format("{}: {}", path_.string(), why));
   }
 
   nlohmann::json Header() {
-    if (bytes_.size() < kLengthBytes) {
-      Refuse(fmt::format("is no safetensors file: {} bytes hold no header", bytes_.size()));
+    const auto size = static_cast<uint64_t>(file_.size());
+    if (size < kLengthBytes) {
+      Refuse(fmt::format("is no safetensors file: {} bytes hold no header", size));
     }
     uint64_t length = 0;
-    std::memcpy(&length, bytes_.data(), sizeof length);
+    file_.Read(0, std::as_writable_bytes(std::span(&length, 1)));
     if (length > kMostHeader) {
       Refuse(fmt::format("is no safetensors file: its header would have {} bytes", length));
     }
-    if (length > bytes_.size() - kLengthBytes) {
+    if (length > size - kLengthBytes) {
       Refuse(fmt::format("is too short: its header has {} bytes, but only {} follow", length,
-                         bytes_.size() - kLengthBytes));
+                         size - kLengthBytes));
     }
-    const std::string_view text(reinterpret_cast<const char*>(bytes_.data()) + kLengthBytes,
-                                length);
+    std::string text(length, '\0');
+    file_.Read(kLengthBytes, std::as_writable_bytes(std::span(text)));
     if (!text.starts_with('{')) Refuse("is no safetensors file: its header is no JSON object");
-    data_ = bytes_.subspan(kLengthBytes + length);
-    return ParseJson(text, file_.string() + ": header");
+    data_begin_ = static_cast<int64_t>(kLengthBytes + length);
+    data_size_ = size - kLengthBytes - length;
+    return ParseJson(text, path_.string() + ": header");
   }
 
   void ReadMetadata(const nlohmann::json& entry, std::map<std::string, std::string>& metadata) {
@@ -155,15 +162,15 @@ class HeaderReader {
     const auto begin = offsets[0].get<uint64_t>();
     const auto end = offsets[1].get<uint64_t>();
     if (begin > end) refuse(fmt::format("ends at {}, before its begin at {}", end, begin));
-    if (end > data_.size()) {
-      refuse(fmt::format("ends at byte {} of the data, but there are only {}", end, data_.size()));
+    if (end > data_size_) {
+      refuse(fmt::format("ends at byte {} of the data, but there are only {}", end, data_size_));
     }
     tensor.size = static_cast<int64_t>(end - begin);
     if (tensor.size != size) {
       refuse(fmt::format("{} {} takes {} bytes, but it has {}", tensor.type,
                          ShapeText(tensor.shape), size, tensor.size));
     }
-    tensor.bytes = data_.data() + begin;
+    tensor.begin = data_begin_ + static_cast<int64_t>(begin);
     entries_.push_back({name, static_cast<int64_t>(begin), static_cast<int64_t>(end)});
     tensors[name] = std::move(tensor);
   }
@@ -184,15 +191,16 @@ class HeaderReader {
       }
       covered = entry.end;
     }
-    const auto size = static_cast<int64_t>(data_.size());
+    const auto size = static_cast<int64_t>(data_size_);
     if (covered != size) {
       Refuse(fmt::format("{} bytes behind the last tensor belong to none", size - covered));
     }
   }
 
-  const std::filesystem::path& file_;
-  std::span<const std::byte> bytes_;
-  std::span<const std::byte> data_;
+  const std::filesystem::path& path_;
+  const InputFile& file_;
+  int64_t data_begin_ = 0;  // in the file
+  uint64_t data_size_ = 0;
   std::vector<Entry> entries_;
 };
 
@@ -236,8 +244,8 @@ WrittenFile WriteSafetensors(const std::filesystem::path& file,
   return written;
 }
 
-SafetensorsFile::SafetensorsFile(const std::filesystem::path& file) : path_(file), mapped_(file) {
-  HeaderReader(path_, mapped_.bytes()).Read(tensors_, metadata_);
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& file) : path_(file), file_(file) {
+  HeaderReader(path_, file_).Read(tensors_, metadata_);
 }
 
 const FileTensor& SafetensorsFile::At(const std::string& name) const {
@@ -262,20 +270,20 @@ void SafetensorsFile::Read(const std::string& name, const std::vector<int64_t>& 
                            bool transpose, float* to) const {
   if (!transpose) {
     const FileTensor& tensor = Of(name, "F32", shape);
-    if (tensor.size > 0) std::memcpy(to, tensor.bytes, static_cast<size_t>(tensor.size));
+    file_.Read(tensor.begin, BytesOf(tensor, to));
     return;
   }
   CHECK(shape.size() == 2);
   const FileTensor& tensor = Of(name, "F32", {shape[1], shape[0]});
   std::vector<float> values(static_cast<size_t>(tensor.elements()));
-  if (tensor.size > 0) std::memcpy(values.data(), tensor.bytes, static_cast<size_t>(tensor.size));
+  file_.Read(tensor.begin, BytesOf(tensor, values.data()));
   Transpose(values.data(), shape[1], shape[0], to);
 }
 
 void SafetensorsFile::Read(const std::string& name, const std::vector<int64_t>& shape,
                            double* to) const {
   const FileTensor& tensor = Of(name, "F64", shape);
-  if (tensor.size > 0) std::memcpy(to, tensor.bytes, static_cast<size_t>(tensor.size));
+  file_.Read(tensor.begin, BytesOf(tensor, to));
 }
 
 }  // namespace pipelag

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "models/mapped_file.h"
+#include "models/input_file.h"
 
 namespace pipelag {
 
@@ -34,18 +34,19 @@ WrittenFile WriteSafetensors(const std::filesystem::path& file,
                              const std::vector<OutgoingTensor>& tensors,
                              const std::map<std::string, std::string>& metadata);
 
-/// One tensor of a mapped file. Its bytes need not be aligned.
+/// One tensor of a file.
 struct FileTensor {
   std::string type;
   std::vector<int64_t> shape;
-  const std::byte* bytes = nullptr;
-  int64_t size = 0;  ///< in bytes
+  int64_t begin = 0;  ///< its first byte's place in the file
+  int64_t size = 0;   ///< in bytes
 
   int64_t elements() const;
 };
 
-/// A mapped file, checked: known types, sizes that fit, no name twice, no overlap, no hole, nothing
-/// behind the last tensor. Throws Error naming file and tensor for one that is not so.
+/// A file that stays open, checked: known types, sizes that fit, no name twice, no overlap, no
+/// hole, nothing behind the last tensor. Throws Error naming file and tensor for one that is not
+/// so.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& file);
@@ -56,8 +57,8 @@ class SafetensorsFile {
   /// Throws Error if there is none of that name.
   const FileTensor& At(const std::string& name) const;
 
-  /// Copies an F32 tensor of the shape; with `transpose` of the transposed shape, and transposes.
-  /// Throws Error naming file and tensor if it is of another shape or type.
+  /// Reads an F32 tensor of the shape; with `transpose` of the transposed shape, and transposes.
+  /// Throws Error naming file and tensor if it is of another shape or type, and as InputFile::Read.
   void Read(const std::string& name, const std::vector<int64_t>& shape, bool transpose,
             float* to) const;
   void Read(const std::string& name, const std::vector<int64_t>& shape, double* to) const;
@@ -67,7 +68,7 @@ class SafetensorsFile {
                        const std::vector<int64_t>& shape) const;
 
   std::filesystem::path path_;
-  MappedFile mapped_;
+  InputFile file_;
   std::map<std::string, FileTensor> tensors_;
   std::map<std::string, std::string> metadata_;
 };

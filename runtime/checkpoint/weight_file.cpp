@@ -11,7 +11,7 @@
 
 #include "models/error.h"
 #include "models/file.h"
-#include "models/mapped_file.h"
+#include "models/input_file.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/checkpoint/tensor_names.h"
 
@@ -82,17 +82,17 @@ class LlmcWeights : public WeightsAtStepZero {
  public:
   LlmcWeights(const std::filesystem::path& file, const LlmcHeader& header,
               const NetworkShape& shape)
-      : mapped_(file) {
+      : file_(file) {
     RefuseUnlikeGpt2(file, shape);
     CheckSame(file, "layers", header.shape.layers, shape.layers);
     CheckSame(file, "channels", header.shape.hidden, shape.hidden);
     CheckSame(file, "attention heads", header.shape.heads, shape.heads);
     CheckSame(file, "tokens in its vocabulary", header.shape.vocabulary, shape.vocabulary);
     CheckPositions(file, header.shape.sequence, shape.sequence);
-    const std::byte* at = mapped_.bytes().data() + kHeaderBytes;
+    int64_t at = kHeaderBytes;
     for (const auto& [name, elements] : LlmcOrder(header)) {
       tensors_[name] = at;
-      at += elements * static_cast<int64_t>(sizeof(float));
+      at += elements * int64_t{sizeof(float)};
     }
   }
 
@@ -101,14 +101,15 @@ class LlmcWeights : public WeightsAtStepZero {
     std::fill_n(weights, layout.size(), 0.0f);
     for (const StageTensor& place : layout.tensors()) {
       const bool head = place.role == TensorRole::kHead;
-      std::memcpy(weights + place.offset, tensors_.at(head ? kTokenEmbedding : place.name),
-                  static_cast<size_t>(place.elements()) * sizeof(float));
+      file_.Read(tensors_.at(head ? kTokenEmbedding : place.name),
+                 std::as_writable_bytes(
+                     std::span(weights + place.offset, static_cast<size_t>(place.elements()))));
     }
   }
 
  private:
-  MappedFile mapped_;
-  std::map<std::string, const std::byte*> tensors_;
+  InputFile file_;
+  std::map<std::string, int64_t> tensors_;  ///< first byte's place in the file
 };
 
 class SafetensorsWeights : public WeightsAtStepZero {
@@ -242,12 +243,12 @@ void ExportLlmc(const std::filesystem::path& file, const NetworkShape& shape,
 }  // namespace
 
 std::optional<LlmcHeader> ReadLlmcHeader(const std::filesystem::path& file) {
-  const MappedFile mapped(file);
-  const auto size = static_cast<int64_t>(mapped.bytes().size());
+  const InputFile opened(file);
+  const int64_t size = opened.size();
   std::array<int32_t, kHeaderNumbers> numbers{};
   if (size < 4) return std::nullopt;
-  std::memcpy(numbers.data(), mapped.bytes().data(),
-              static_cast<size_t>(std::min(size, kHeaderBytes)));
+  opened.Read(0, std::as_writable_bytes(std::span(numbers))
+                     .first(static_cast<size_t>(std::min(size, kHeaderBytes))));
   if (numbers[0] != kMagic) return std::nullopt;
   const auto refuse = [&](const std::string& why) {
     throw Error(fmt::format("{}: {}", file.string(), why));

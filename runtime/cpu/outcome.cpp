@@ -111,11 +111,11 @@ TrainingResult DivergedOutcome(const Program& program, const TrainingOptions& op
   const int microbatches = program.schedule().microbatches;
   TrainingResult training;
   training.first_step = options.first_step();
-  training.diverged = training.first_step + diverged.step;
+  training.diverged = training.first_step + diverged.step + 1;
   losses.resize(static_cast<size_t>((diverged.step + 1) * microbatches));
   training.step_losses = StepLosses(options, microbatches, losses);
-  training.diverged_where =
-      WhereDiverged(Earliest(seen), diverged, not_finite, training.step_losses.back());
+  training.diverged_where = WhereDiverged(Earliest(seen), diverged, not_finite,
+                                          training.step_losses.back(), training.first_step);
   training.trace = CollectTrace(program, results);
   training.trace.tokens_per_step = TokensPerStep(options, microbatches);
   return training;

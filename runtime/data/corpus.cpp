@@ -3,28 +3,24 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstring>
+#include <memory>
 #include <utility>
 
 #include "models/error.h"
-#include "models/mapped_file.h"
+#include "models/input_file.h"
 
 namespace pipelag {
 namespace {
 
 constexpr size_t kHeaderNumbers = 256;
-constexpr size_t kHeaderBytes = kHeaderNumbers * sizeof(int32_t);
+constexpr int64_t kHeaderBytes = kHeaderNumbers * sizeof(int32_t);
 constexpr int32_t kTokensMagic = 20240520;
 constexpr int32_t kTokensVersion = 1;
 /// Files of llm.c that hold tokens of another width or something else.
 constexpr int32_t kOtherMagics[] = {20240326, 20240327, 20240328, 20240522, 20240527, 20240801};
-
-int32_t NumberAt(std::span<const std::byte> bytes, size_t index) {
-  int32_t number = 0;
-  std::memcpy(&number, bytes.data() + index * sizeof number, sizeof number);
-  return number;
-}
 
 const char* UnitOf(const Corpus& corpus) { return corpus.bytes ? "byte" : "token"; }
 
@@ -78,20 +74,19 @@ TokenSequence OpenAll(const std::vector<std::string>& files, std::optional<bool>
 Corpus CutCorpus(std::string source, const std::vector<uint8_t>& bytes, int sequence) {
   const auto owner = std::make_shared<const std::vector<uint8_t>>(bytes);
   TokenSequence all;
-  all.Append({.owner = owner,
-              .bytes = reinterpret_cast<const std::byte*>(owner->data()),
-              .count = static_cast<int64_t>(owner->size()),
-              .width = 1,
-              .source = source});
+  const auto read = [owner](int64_t at, std::span<std::byte> to) {
+    std::memcpy(to.data(), owner->data() + at, to.size());
+  };
+  all.Append(
+      {.read = read, .count = static_cast<int64_t>(owner->size()), .width = 1, .source = source});
   return Cut({.source = std::move(source), .train = {}, .validation = {}}, all, sequence);
 }
 
 TokenSequence OpenTokens(const std::filesystem::path& file) {
-  const auto owner = std::make_shared<const MappedFile>(file);
-  const std::span<const std::byte> bytes = owner->bytes();
-  TokenPiece piece{.owner = owner,
-                   .bytes = bytes.data(),
-                   .count = static_cast<int64_t>(bytes.size()),
+  const auto opened = std::make_shared<const InputFile>(file);
+  const int64_t size = opened->size();
+  TokenPiece piece{.read = [opened](int64_t at, std::span<std::byte> to) { opened->Read(at, to); },
+                   .count = size,
                    .width = 1,
                    .source = file.string()};
   TokenSequence tokens;
@@ -100,32 +95,33 @@ TokenSequence OpenTokens(const std::filesystem::path& file) {
     return tokens;
   }
   piece.width = 2;
-  piece.count = static_cast<int64_t>(bytes.size() / 2);
-  const int32_t magic = bytes.size() >= sizeof(int32_t) ? NumberAt(bytes, 0) : 0;
-  if (magic == kTokensMagic) {
-    if (bytes.size() < kHeaderBytes) {
+  piece.count = size / 2;
+  std::array<int32_t, kHeaderNumbers> header{};
+  const auto known = static_cast<size_t>(std::min(size, kHeaderBytes));
+  opened->Read(0, std::as_writable_bytes(std::span(header)).first(known));
+  if (header[0] == kTokensMagic) {
+    if (size < kHeaderBytes) {
       throw Error(fmt::format("{}: is cut short within its header of {} bytes", file.string(),
                               kHeaderBytes));
     }
-    if (NumberAt(bytes, 1) != kTokensVersion) {
+    if (header[1] != kTokensVersion) {
       throw Error(fmt::format("{}: is of version {} of llm.c's files of tokens; {} is known",
-                              file.string(), NumberAt(bytes, 1), kTokensVersion));
+                              file.string(), header[1], kTokensVersion));
     }
-    piece.count = NumberAt(bytes, 2);
-    const int64_t expected = static_cast<int64_t>(kHeaderBytes) + 2 * piece.count;
-    if (piece.count < 0 || static_cast<int64_t>(bytes.size()) != expected) {
+    piece.count = header[2];
+    const int64_t expected = kHeaderBytes + 2 * piece.count;
+    if (piece.count < 0 || size != expected) {
       throw Error(fmt::format("{}: its header promises {} tokens, {} bytes in all, but it has {}",
-                              file.string(), piece.count, expected, bytes.size()));
+                              file.string(), piece.count, expected, size));
     }
     piece.offset = kHeaderBytes;
-    piece.bytes += kHeaderBytes;
-  } else if (std::find(std::begin(kOtherMagics), std::end(kOtherMagics), magic) !=
+  } else if (std::find(std::begin(kOtherMagics), std::end(kOtherMagics), header[0]) !=
              std::end(kOtherMagics)) {
     throw Error(fmt::format("{}: is a file of llm.c, number {}, but none of 16-bit tokens ({})",
-                            file.string(), magic, kTokensMagic));
-  } else if (bytes.size() % 2 != 0) {
-    throw Error(fmt::format("{}: {} bytes are no whole number of 16-bit tokens", file.string(),
-                            bytes.size()));
+                            file.string(), header[0], kTokensMagic));
+  } else if (size % 2 != 0) {
+    throw Error(
+        fmt::format("{}: {} bytes are no whole number of 16-bit tokens", file.string(), size));
   }
   tokens.Append(std::move(piece));
   return tokens;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <utility>
 
 #include "models/error.h"
@@ -16,18 +15,9 @@ static_assert(std::endian::native == std::endian::little, "tokens are read as th
 
 namespace {
 
-/// The `index`-th token of a piece.
-int64_t TokenAt(const TokenPiece& piece, int64_t index) {
-  if (piece.width == 1) return static_cast<int64_t>(piece.bytes[index]);
-  Token token = 0;
-  std::memcpy(&token, piece.bytes + 2 * index, sizeof token);
-  return token;
-}
-
-int64_t Greatest(const TokenPiece& piece) {
-  int64_t greatest = 0;
-  for (int64_t i = 0; i < piece.count; ++i) greatest = std::max(greatest, TokenAt(piece, i));
-  return greatest;
+/// Whether a token of the piece can be none of the vocabulary.
+bool CanExceed(const TokenPiece& piece, int vocabulary) {
+  return vocabulary < (piece.width == 1 ? 256 : kMostTokens);
 }
 
 }  // namespace
@@ -49,12 +39,15 @@ void TokenSequence::Copy(int64_t start, int64_t count, Token* to) const {
     const TokenPiece& piece = pieces_[k];
     const int64_t from = start - starts_[k];
     const int64_t here = std::min(count, piece.count - from);
+    const std::span<Token> tokens(to, static_cast<size_t>(here));
+    // Bytes of a text lie in the second half first: no token is written over one yet to come.
+    const std::span<std::byte> bytes =
+        std::as_writable_bytes(tokens).last(tokens.size() * static_cast<size_t>(piece.width));
+    piece.read(piece.offset + from * piece.width, bytes);
     if (piece.width == 1) {
-      const std::byte* bytes = piece.bytes + from;
-      for (int64_t i = 0; i < here; ++i) to[i] = static_cast<Token>(bytes[i]);
-    } else {
-      std::memcpy(to, piece.bytes + 2 * from, 2 * static_cast<size_t>(here));
+      for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<Token>(bytes[i]);
     }
+    CheckLimit(piece, from, tokens);
     to += here;
     start += here;
     count -= here;
@@ -71,29 +64,42 @@ std::vector<Token> TokenSequence::Tokens() const {
 TokenSequence TokenSequence::Part(int64_t begin, int64_t end) const {
   CHECK(begin >= 0 && begin <= end && end <= size_);
   TokenSequence part;
+  part.vocabulary_ = vocabulary_;
   for (size_t k = 0; k < pieces_.size(); ++k) {
     const int64_t from = std::max(begin, starts_[k]);
     const int64_t to = std::min(end, starts_[k] + pieces_[k].count);
     if (from >= to) continue;
     TokenPiece piece = pieces_[k];
-    const int64_t skipped = (from - starts_[k]) * piece.width;
-    piece.bytes += skipped;
-    piece.offset += skipped;
+    piece.offset += (from - starts_[k]) * piece.width;
     piece.count = to - from;
     part.Append(std::move(piece));
   }
   return part;
 }
 
-void CheckVocabulary(const TokenSequence& tokens, int vocabulary) {
-  for (const TokenPiece& piece : tokens.pieces()) {
-    if (vocabulary >= (piece.width == 1 ? 256 : kMostTokens)) continue;
-    if (Greatest(piece) < vocabulary) continue;
-    int64_t at = 0;
-    while (TokenAt(piece, at) < vocabulary) ++at;
-    throw Error(fmt::format("{}: token {} at byte {} is not below --vocabulary {}", piece.source,
-                            TokenAt(piece, at), piece.offset + at * piece.width, vocabulary));
+void TokenSequence::LimitTo(int vocabulary) {
+  vocabulary_ = vocabulary;
+  constexpr int64_t kBlock = 1 << 16;
+  std::vector<Token> block(static_cast<size_t>(std::min(kBlock, size_)));
+  for (size_t k = 0; k < pieces_.size(); ++k) {
+    if (!CanExceed(pieces_[k], vocabulary_)) continue;
+    for (int64_t at = 0; at < pieces_[k].count; at += kBlock) {
+      Copy(starts_[k] + at, std::min(kBlock, pieces_[k].count - at), block.data());
+    }
   }
+}
+
+void TokenSequence::CheckLimit(const TokenPiece& piece, int64_t from,
+                               std::span<const Token> tokens) const {
+  if (!CanExceed(piece, vocabulary_)) return;
+  Token greatest = 0;
+  for (const Token token : tokens) greatest = std::max(greatest, token);
+  if (greatest < vocabulary_) return;
+  const auto first = std::find_if(tokens.begin(), tokens.end(),
+                                  [this](Token token) { return token >= vocabulary_; });
+  throw Error(fmt::format("{}: token {} at byte {} is not below --vocabulary {}", piece.source,
+                          *first, piece.offset + (from + (first - tokens.begin())) * piece.width,
+                          vocabulary_));
 }
 
 std::string Fingerprint(const TokenSequence& tokens) {

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <utility>
 
+#include "models/environment.h"
 #include "runtime/device/communicators.h"
 #include "runtime/device/device_compute.h"
 #include "runtime/device/device_hub.h"
@@ -280,16 +280,10 @@ TrainingOptions ValidatedOnDevice(TrainingOptions options, DeviceBackend& backen
 }
 
 std::optional<int> LocalRank() {
+  constexpr int kMost = 4096;
   for (const char* name :
        {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"}) {
-    const char* const value = std::getenv(name);
-    if (value == nullptr) continue;
-    char* end = nullptr;
-    const long number = std::strtol(value, &end, 10);
-    if (end == value || *end != '\0' || number < 0 || number > 4096) {
-      throw Error(fmt::format("{} is not a number of a rank: '{}'", name, value));
-    }
-    return static_cast<int>(number);
+    if (const std::optional<int> rank = NumberInEnvironment(name, 0, kMost)) return rank;
   }
   return std::nullopt;
 }

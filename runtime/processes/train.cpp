@@ -11,6 +11,7 @@
 #include "models/schedule/slots.h"
 #include "models/schedule/text.h"
 #include "runtime/checkpoint/facts.h"
+#include "runtime/compute_around.h"
 #include "runtime/cpu/cpu_compute.h"
 #include "runtime/cpu/outcome.h"
 #include "runtime/executor.h"
@@ -35,25 +36,15 @@ std::jthread WatchStop(const RunControl& control, Notes& notes) {
 }
 
 /// Computes until the loss is known to have diverged, and then nothing any more.
-class UntilDiverged : public Compute {
+class UntilDiverged : public ComputeAround {
  public:
   UntilDiverged(Compute& inner, Notes& notes, const RunControl& control)
-      : inner_(inner), notes_(notes), control_(control) {}
+      : ComputeAround(inner), notes_(notes), control_(control) {}
 
-  std::byte* MessageBuffer(int lane, int index) override {
-    return inner_.MessageBuffer(lane, index);
-  }
-  std::span<float> GradientBuffer(int stage, int index) override {
-    return inner_.GradientBuffer(stage, index);
-  }
-  std::span<float> SharedGradient(int stage, int index) override {
-    return inner_.SharedGradient(stage, index);
-  }
-  NormPlace NormsOf(int64_t step) override { return inner_.NormsOf(step); }
   EventPtr Start(const ComputeTask& task, std::span<const EventPtr> after) override {
     if (notes_.diverged() == Notes::kNever) {
       try {
-        return inner_.Start(task, after);
+        return ComputeAround::Start(task, after);
       } catch (const Diverged& diverged) {
         notes_.TellDiverged(diverged.step, diverged.where);
       }
@@ -68,7 +59,6 @@ class UntilDiverged : public Compute {
   Nanoseconds ended() const { return ended_; }
 
  private:
-  Compute& inner_;
   Notes& notes_;
   const RunControl& control_;
   Nanoseconds ended_ = Nanoseconds::max();

@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <optional>
 
+#include "models/environment.h"
 #include "models/error.h"
-#include "models/units.h"
 #include "runtime/mpi/mpi_wire.h"
 #include "runtime/processes/socket_wire.h"
 
@@ -22,16 +22,9 @@ std::optional<std::string> Variable(const char* name) {
 }
 
 int NumberIn(const char* name, int least, int most) {
-  const std::optional<std::string> text = Variable(name);
-  if (!text)
-    throw Error(fmt::format("{} is not set, though other variables of its kind are", name));
-  char* end = nullptr;
-  const long number = std::strtol(text->c_str(), &end, 10);
-  if (text->empty() || *end != '\0' || number < least || number > most) {
-    throw Error(
-        fmt::format("{} is not a whole number from {} to {}: '{}'", name, least, most, *text));
-  }
-  return static_cast<int>(number);
+  const std::optional<int> number = NumberInEnvironment(name, least, most);
+  if (number) return *number;
+  throw Error(fmt::format("{} is not set, though other variables of its kind are", name));
 }
 
 std::unique_ptr<Wire> LoadMpi() {

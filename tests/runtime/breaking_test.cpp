@@ -86,21 +86,21 @@ TEST(Breaking, OfAForwardIsOfTheStageThatYieldsIt) {
   for (const char* schedule : {"gpipe", "1f1b", "2bw"}) {
     EXPECT_EQ(
         WhereBroken(schedule,
-                    Options({{"h.2.mlp.c_fc.weight", 1e30f}, {"h.2.mlp.c_proj.weight", 1e30f}}), 0),
+                    Options({{"h.2.mlp.c_fc.weight", 1e30f}, {"h.2.mlp.c_proj.weight", 1e30f}}), 1),
         "stage 1: the output of 1F0 is not finite");
   }
 }
 
 TEST(Breaking, OfWeightsNamesThem) {
   constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_EQ(WhereBroken("1f1b", Options({{"h.3.ln_2.weight", kNone}}), 0),
+  EXPECT_EQ(WhereBroken("1f1b", Options({{"h.3.ln_2.weight", kNone}}), 1),
             "stage 1: h.3.ln_2.weight is not finite");
-  EXPECT_EQ(WhereBroken("2bw", Options({{"ln_f.weight", kNone}}), 0),
+  EXPECT_EQ(WhereBroken("2bw", Options({{"ln_f.weight", kNone}}), 1),
             "stage 2: ln_f.weight is not finite");
 }
 
 TEST(Breaking, OfTheLossIsOfTheLastStage) {
-  EXPECT_EQ(WhereBroken("1f1b", Options({{"ln_f.weight", 1e30f}, {"lm_head.weight", 1e30f}}), 0),
+  EXPECT_EQ(WhereBroken("1f1b", Options({{"ln_f.weight", 1e30f}, {"lm_head.weight", 1e30f}}), 1),
             "stage 2: the loss of 2F0 is not finite");
 }
 
@@ -110,8 +110,8 @@ TEST(Breaking, OfABackwardIsOfTheStageThatYieldsIt) {
   for (const char* schedule : {"gpipe", "1f1b"}) {
     EXPECT_EQ(WhereBroken(
                   schedule,
-                  Options({{"h.2.mlp.c_fc.weight", 1e20f}, {"h.2.mlp.c_proj.weight", 1e-20f}}), 1),
-              "stage 1: the gradient out of 1B0 is not finite");
+                  Options({{"h.2.mlp.c_fc.weight", 1e20f}, {"h.2.mlp.c_proj.weight", 1e-20f}}), 2),
+              "stage 1: the gradient out of 1B0 is not finite, in step 1");
   }
 }
 

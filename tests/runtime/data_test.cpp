@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <set>
 
@@ -13,21 +14,12 @@
 #include "runtime/data/corpus.h"
 #include "runtime/data/grammar.h"
 #include "runtime/data/sampler.h"
+#include "tests/reason.h"
 #include "tests/runtime/scratch_folder.h"
 #include "tests/scratch.h"
 
 namespace pipelag {
 namespace {
-
-template <class Function>
-std::string Message(Function function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 std::filesystem::path Temporary(const std::string& name, const std::string& content) {
   const std::filesystem::path file = Scratch(name);
@@ -51,14 +43,14 @@ TEST(LoadCorpus, CutsTheLastTenth) {
 
 TEST(LoadCorpus, NamesTheFileInErrors) {
   const auto empty = Temporary("pipelag_empty.txt", "");
-  EXPECT_THAT(Message([&] { LoadCorpus({empty}, {}, 4); }),
+  EXPECT_THAT(ReasonOf([&] { LoadCorpus({empty}, {}, 4); }),
               testing::HasSubstr("pipelag_empty.txt"));
   const auto brief = Temporary("pipelag_brief.txt", std::string(49, 'x'));
-  EXPECT_EQ(Message([&] { LoadCorpus({brief}, {}, 4); }), "");
-  EXPECT_THAT(Message([&] { LoadCorpus({brief}, {}, 5); }),
+  EXPECT_EQ(ReasonOf([&] { LoadCorpus({brief}, {}, 4); }), "");
+  EXPECT_THAT(ReasonOf([&] { LoadCorpus({brief}, {}, 5); }),
               testing::AllOf(testing::HasSubstr("pipelag_brief.txt has 49 bytes"),
                              testing::HasSubstr("6 bytes")));
-  EXPECT_THAT(Message([&] { LoadCorpus({brief.parent_path() / "pipelag_none.txt"}, {}, 5); }),
+  EXPECT_THAT(ReasonOf([&] { LoadCorpus({brief.parent_path() / "pipelag_none.txt"}, {}, 5); }),
               testing::HasSubstr("pipelag_none.txt"));
   std::filesystem::remove(empty);
   std::filesystem::remove(brief);
@@ -123,12 +115,12 @@ TEST_F(TokenFiles, SeveralAreOneRow) {
     EXPECT_EQ(corpus.train.Part(start, start + 20).Tokens(), window);
   }
   const std::string text = Write("text.txt", "some text, long enough");
-  EXPECT_THAT(Message([&] {
+  EXPECT_THAT(ReasonOf([&] {
                 LoadCorpus({files[0], text}, {}, 4);
               }),
               testing::HasSubstr("text.txt"));
-  EXPECT_THAT(Message([&] { LoadCorpus(files, {text}, 4); }), testing::HasSubstr("text.txt"));
-  EXPECT_THAT(Message([&] { LoadCorpus(files, {validation}, 10); }),
+  EXPECT_THAT(ReasonOf([&] { LoadCorpus(files, {text}, 4); }), testing::HasSubstr("text.txt"));
+  EXPECT_THAT(ReasonOf([&] { LoadCorpus(files, {validation}, 10); }),
               testing::HasSubstr("validation.bin: 10 tokens"));
 }
 
@@ -139,17 +131,17 @@ TEST_F(TokenFiles, CutShortAreRefusedByName) {
     std::string cut = whole;
     cut.resize(length, 'x');
     const std::string file = Write("cut.bin", cut);
-    EXPECT_THAT(Message([&] { OpenTokens(file); }), testing::HasSubstr("cut.bin: ")) << length;
+    EXPECT_THAT(ReasonOf([&] { OpenTokens(file); }), testing::HasSubstr("cut.bin: ")) << length;
   }
-  EXPECT_THAT(Message([&] { OpenTokens(Write("odd.bin", "123")); }),
+  EXPECT_THAT(ReasonOf([&] { OpenTokens(Write("odd.bin", "123")); }),
               testing::HasSubstr("odd.bin: 3 bytes"));
   std::string other = whole;
   other[4] = 2;
-  EXPECT_THAT(Message([&] { OpenTokens(Write("other.bin", other)); }),
+  EXPECT_THAT(ReasonOf([&] { OpenTokens(Write("other.bin", other)); }),
               testing::HasSubstr("other.bin: is of version 2"));
   const int32_t model = 20240326;
   other.replace(0, 4, reinterpret_cast<const char*>(&model), 4);
-  EXPECT_THAT(Message([&] { OpenTokens(Write("model.bin", other)); }),
+  EXPECT_THAT(ReasonOf([&] { OpenTokens(Write("model.bin", other)); }),
               testing::HasSubstr("model.bin: is a file of llm.c"));
 }
 
@@ -158,18 +150,50 @@ TEST_F(TokenFiles, VocabularyIsChecked) {
   tokens[30] = 50256;
   const std::string file = Write("some.bin", LlmcTokens(tokens));
   const TokenSequence all = OpenTokens(file);
-  CheckVocabulary(all, 50257);
-  CheckVocabulary(all, kMostTokens);
-  EXPECT_THAT(Message([&] { CheckVocabulary(all, 50256); }),
-              testing::HasSubstr("some.bin: token 50256 at byte 1084 is not below"));
-  EXPECT_THAT(Message([&] { CheckVocabulary(all.Part(20, 40), 7); }),
-              testing::HasSubstr("at byte 1084"));
-  CheckVocabulary(all.Part(0, 30), 7);
-  EXPECT_THAT(Message([&] {
-                CheckVocabulary(CutCorpus("letters", std::vector<uint8_t>(40, 97), 2).validation,
-                                97);
-              }),
+  const auto limited = [](TokenSequence part, int vocabulary) {
+    return ReasonOf([&] { part.LimitTo(vocabulary); });
+  };
+  EXPECT_EQ(limited(all, 50257), "");
+  EXPECT_EQ(limited(all, kMostTokens), "");
+  EXPECT_EQ(limited(all, 50256),
+            file + ": token 50256 at byte 1084 is not below --vocabulary 50256");
+  EXPECT_THAT(limited(all.Part(20, 40), 7), testing::HasSubstr("at byte 1084"));
+  EXPECT_EQ(limited(all.Part(0, 30), 7), "");
+  EXPECT_THAT(limited(CutCorpus("letters", std::vector<uint8_t>(40, 97), 2).validation, 97),
               testing::HasSubstr("letters: token 97 at byte 36"));
+}
+
+/// Whoever reads on meets what became of it, and no other part.
+TEST_F(TokenFiles, CutShortLaterAreNamed) {
+  for (const char* name : {"text.txt", "tokens.bin"}) {
+    const std::string file = Write(name, std::string(4000, 'x'));
+    const Corpus corpus = LoadCorpus({file}, {}, 16);
+    const int64_t kept = corpus.bytes ? 1000 : 500;
+    std::filesystem::resize_file(file, 1000);
+    std::vector<Token> tokens(16);
+    corpus.train.Copy(kept - 16, 16, tokens.data());
+    EXPECT_EQ(ReasonOf([&] { corpus.train.Copy(kept - 15, 16, tokens.data()); }),
+              file +
+                  ": has been cut short: it had 4000 bytes when it was opened, and byte 1000 is "
+                  "not there any more");
+    EXPECT_THAT(ReasonOf([&] { FillValidation(corpus, 0, 1, 1, 16, tokens.data(), nullptr); }),
+                testing::HasSubstr("cut short"));
+  }
+}
+
+/// What is beyond the vocabulary would be read as weights from beyond the embedding.
+TEST_F(TokenFiles, ReplacedInPlaceAreLimitedStill) {
+  const std::string file = Write("tokens.bin", Tokens16(Counted(0, 100)));
+  Corpus corpus = LoadCorpus({file}, {}, 8);
+  corpus.train.LimitTo(100);
+  std::vector<Token> tokens(8);
+  corpus.train.Copy(40, 8, tokens.data());
+  std::fstream(file, std::ios::in | std::ios::out | std::ios::binary) << Tokens16(Counted(70, 170));
+  corpus.train.Copy(20, 8, tokens.data());
+  EXPECT_EQ(tokens, Counted(90, 98));
+  EXPECT_EQ(ReasonOf([&] { corpus.train.Copy(25, 8, tokens.data()); }),
+            file + ": token 100 at byte 60 is not below --vocabulary 100");
+  EXPECT_NE(ReasonOf([&] { corpus.train.Part(25, 40).Copy(0, 8, tokens.data()); }), "");
 }
 
 TEST_F(TokenFiles, FingerprintsDiffer) {

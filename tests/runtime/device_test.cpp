@@ -17,6 +17,7 @@
 #include "tests/runtime/every_schedule.h"
 #include "tests/runtime/late_backend.h"
 #include "tests/runtime/socket_pairs.h"
+#include "tests/runtime/transport_around.h"
 
 namespace pipelag {
 namespace {
@@ -172,32 +173,20 @@ class Sealed {
   }
 
  private:
-  class End : public Transport {
+  class End : public TransportAround {
    public:
-    End(Sealed& sealed, Transport& inner) : sealed_(sealed), inner_(inner) {}
+    End(Sealed& sealed, Transport& inner) : TransportAround(inner), sealed_(sealed) {}
     void Open() override {
-      inner_.Open();
+      TransportAround::Open();
       sealed_.Seal(true);
     }
     void Close() override {
-      inner_.Close();
+      TransportAround::Close();
       if (--sealed_.running_ == 0) sealed_.Seal(false);
-    }
-    EventPtr Post(const Transfer& transfer, std::span<const EventPtr> after) override {
-      return inner_.Post(transfer, after);
-    }
-    EventPtr PostGradientSum(int group, const std::vector<GradientPart>& parts,
-                             std::span<const EventPtr> after) override {
-      return inner_.PostGradientSum(group, parts, after);
-    }
-    EventPtr PostAllReduce(int group, std::span<double> values,
-                           std::span<const EventPtr> after) override {
-      return inner_.PostAllReduce(group, values, after);
     }
 
    private:
     Sealed& sealed_;
-    Transport& inner_;
   };
 
   void Seal(bool sealed) {

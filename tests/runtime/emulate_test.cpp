@@ -14,7 +14,7 @@
 #include "models/schedule/replicate.h"
 #include "runtime/runnable.h"
 #include "sim/simulator.h"
-#include "tests/runtime/compute_around.h"
+#include "runtime/compute_around.h"
 #include "tests/runtime/every_schedule.h"
 #include "traces/metrics.h"
 

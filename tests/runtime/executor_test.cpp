@@ -8,10 +8,12 @@
 #include <map>
 
 #include "models/schedule/generators.h"
+#include "runtime/compute_around.h"
 #include "runtime/cpu/local_transport.h"
 #include "runtime/data/grammar.h"
 #include "tests/runtime/agreed.h"
 #include "tests/runtime/fake_device.h"
+#include "tests/runtime/transport_around.h"
 
 namespace pipelag {
 namespace {
@@ -91,19 +93,11 @@ TEST(LateDevice, ChangesNoBitWithClipping) {
 
 /// Counts how many F and B of one rank are started between a norm's AR and the first to wait for
 /// it.
-class NormWatch : public Compute, public Transport {
+class NormWatch : public ComputeAround, public TransportAround {
  public:
-  explicit NormWatch(RankBackend inner) : inner_(inner) {}
+  explicit NormWatch(RankBackend inner)
+      : ComputeAround(*inner.compute), TransportAround(*inner.transport) {}
 
-  std::byte* MessageBuffer(int lane, int index) override {
-    return inner_.compute->MessageBuffer(lane, index);
-  }
-  std::span<float> GradientBuffer(int stage, int index) override {
-    return inner_.compute->GradientBuffer(stage, index);
-  }
-  std::span<float> SharedGradient(int stage, int index) override {
-    return inner_.compute->SharedGradient(stage, index);
-  }
   EventPtr Start(const ComputeTask& task, std::span<const EventPtr> after) override {
     if (HasMicrobatch(task.action.kind)) ++started_;
     if (task.action.kind == ActionKind::kUpdate) {
@@ -111,19 +105,15 @@ class NormWatch : public Compute, public Transport {
         meanwhile.push_back(started_ - posted_.at(event.get()));
       }
     }
-    return inner_.compute->Start(task, after);
+    return ComputeAround::Start(task, after);
   }
   EventPtr Post(const Transfer& transfer, std::span<const EventPtr> after) override {
     for (const EventPtr& event : after) EXPECT_FALSE(posted_.contains(event.get()));
-    return inner_.transport->Post(transfer, after);
-  }
-  EventPtr PostGradientSum(int group, const std::vector<GradientPart>& parts,
-                           std::span<const EventPtr> after) override {
-    return inner_.transport->PostGradientSum(group, parts, after);
+    return TransportAround::Post(transfer, after);
   }
   EventPtr PostAllReduce(int group, std::span<double> values,
                          std::span<const EventPtr> after) override {
-    kept_.push_back(inner_.transport->PostAllReduce(group, values, after));
+    kept_.push_back(TransportAround::PostAllReduce(group, values, after));
     posted_[kept_.back().get()] = started_;
     return kept_.back();
   }
@@ -131,7 +121,6 @@ class NormWatch : public Compute, public Transport {
   std::vector<int> meanwhile;  ///< by update
 
  private:
-  RankBackend inner_;
   int started_ = 0;
   std::vector<EventPtr> kept_;
   std::map<const Event*, int> posted_;

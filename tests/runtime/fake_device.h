@@ -12,7 +12,9 @@
 #include <thread>
 
 #include "models/random.h"
+#include "runtime/compute_around.h"
 #include "runtime/executor.h"
+#include "tests/runtime/transport_around.h"
 
 namespace pipelag {
 
@@ -121,38 +123,33 @@ class LateQueue {
   std::jthread thread_{[this] { Loop(); }};  // last: joins before the rest goes
 };
 
-class FakeDevice : public Compute, public Transport {
+class FakeDevice : public ComputeAround, public TransportAround {
  public:
   FakeDevice(RankBackend inner, const RunControl& control, uint64_t seed)
-      : inner_(inner), control_(control), seed_(seed), compute_(control, seed) {}
+      : ComputeAround(*inner.compute),
+        TransportAround(*inner.transport),
+        control_(control),
+        seed_(seed),
+        compute_(control, seed) {}
 
-  std::byte* MessageBuffer(int lane, int index) override {
-    return inner_.compute->MessageBuffer(lane, index);
-  }
-  std::span<float> GradientBuffer(int stage, int index) override {
-    return inner_.compute->GradientBuffer(stage, index);
-  }
-  std::span<float> SharedGradient(int stage, int index) override {
-    return inner_.compute->SharedGradient(stage, index);
-  }
   EventPtr Start(const ComputeTask& task, std::span<const EventPtr> after) override {
-    return compute_.Push(after, [this, task] { return inner_.compute->Start(task, {}); });
+    return compute_.Push(after, [this, task] { return ComputeAround::Start(task, {}); });
   }
   EventPtr Post(const Transfer& transfer, std::span<const EventPtr> after) override {
     return QueueOf(transfer.lane).Push(after, [this, transfer] {
-      return inner_.transport->Post(transfer, {});
+      return TransportAround::Post(transfer, {});
     });
   }
   EventPtr PostGradientSum(int group, const std::vector<GradientPart>& parts,
                            std::span<const EventPtr> after) override {
     return QueueOf(kReduceLane).Push(after, [this, group, parts] {
-      return inner_.transport->PostGradientSum(group, parts, {});
+      return TransportAround::PostGradientSum(group, parts, {});
     });
   }
   EventPtr PostAllReduce(int group, std::span<double> values,
                          std::span<const EventPtr> after) override {
     return QueueOf(kReduceLane).Push(after, [this, group, values] {
-      return inner_.transport->PostAllReduce(group, values, {});
+      return TransportAround::PostAllReduce(group, values, {});
     });
   }
 
@@ -167,7 +164,6 @@ class FakeDevice : public Compute, public Transport {
     return *queue;
   }
 
-  RankBackend inner_;
   const RunControl& control_;
   uint64_t seed_;
   LateQueue compute_;

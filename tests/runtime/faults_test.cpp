@@ -16,6 +16,7 @@
 #include "tests/runtime/agreed.h"
 #include "tests/runtime/power_cut.h"
 #include "tests/runtime/small_run.h"
+#include "tests/runtime/transport_around.h"
 
 namespace pipelag {
 namespace {
@@ -122,24 +123,15 @@ TEST(Failure, OfAProcessThatIsKilledAtAnyActionIsToldByAllOthers) {
 }
 
 /// A link that is dead from its n-th message on, of which the sender knows nothing.
-class DeadLink : public Transport {
+class DeadLink : public TransportAround {
  public:
-  DeadLink(Transport& inner, int countdown) : inner_(inner), countdown_(countdown) {}
+  DeadLink(Transport& inner, int countdown) : TransportAround(inner), countdown_(countdown) {}
   EventPtr Post(const Transfer& transfer, std::span<const EventPtr> after) override {
-    if (!transfer.send || countdown_-- > 0) return inner_.Post(transfer, after);
+    if (!transfer.send || countdown_-- > 0) return TransportAround::Post(transfer, after);
     return std::make_shared<PastEvent>(Interval{});
-  }
-  EventPtr PostAllReduce(int group, std::span<double> values,
-                         std::span<const EventPtr> after) override {
-    return inner_.PostAllReduce(group, values, after);
-  }
-  EventPtr PostGradientSum(int group, const std::vector<GradientPart>& parts,
-                           std::span<const EventPtr> after) override {
-    return inner_.PostGradientSum(group, parts, after);
   }
 
  private:
-  Transport& inner_;
   int countdown_;
 };
 

@@ -8,7 +8,7 @@
 
 #include "models/schedule/generators.h"
 #include "runtime/cpu/threads.h"
-#include "tests/runtime/compute_around.h"
+#include "runtime/compute_around.h"
 #include "tests/runtime/small_run.h"
 
 namespace pipelag {

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/runtime/compute_around.h"
+#include "runtime/compute_around.h"
 #include "tests/runtime/socket_pairs.h"
 
 namespace pipelag {

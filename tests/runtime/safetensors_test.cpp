@@ -10,6 +10,7 @@
 #include "models/error.h"
 #include "models/file.h"
 #include "runtime/sha256.h"
+#include "tests/reason.h"
 #include "tests/runtime/scratch_folder.h"
 
 namespace pipelag {
@@ -43,6 +44,18 @@ class Safetensors : public testing::Test {
 
   ScratchFolder folder_;
 };
+
+TEST_F(Safetensors, CutShortLaterAreNamed) {
+  const std::vector<float> values(6, 1);
+  const std::filesystem::path path = folder_.path() / "a.safetensors";
+  const WrittenFile written = WriteSafetensors(
+      path, {{.name = "one", .type = "F32", .shape = {6}, .values = values.data()}}, {});
+  const SafetensorsFile file(path);
+  std::filesystem::resize_file(path, static_cast<uintmax_t>(written.bytes - 4));
+  std::vector<float> read(6);
+  EXPECT_THAT(ReasonOf([&] { file.Read("one", {6}, false, read.data()); }),
+              HasSubstr("a.safetensors: has been cut short"));
+}
 
 TEST_F(Safetensors, ReadWhatWasWritten) {
   const std::vector<float> matrix = {1, 2, 3, 4, 5, 6};  // (2, 3)

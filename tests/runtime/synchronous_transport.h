@@ -2,30 +2,19 @@
 // would hide, hangs here.
 #pragma once
 
-#include "runtime/transport.h"
+#include "tests/runtime/transport_around.h"
 
 namespace pipelag {
 
-class SynchronousTransport : public Transport {
+class SynchronousTransport : public TransportAround {
  public:
-  explicit SynchronousTransport(Transport& inner) : inner_(inner) {}
+  using TransportAround::TransportAround;
 
   EventPtr Post(const Transfer& transfer, std::span<const EventPtr> after) override {
-    const EventPtr event = inner_.Post(transfer, after);
+    const EventPtr event = TransportAround::Post(transfer, after);
     if (transfer.send) event->Wait();
     return event;
   }
-  EventPtr PostGradientSum(int group, const std::vector<GradientPart>& parts,
-                           std::span<const EventPtr> after) override {
-    return inner_.PostGradientSum(group, parts, after);
-  }
-  EventPtr PostAllReduce(int group, std::span<double> values,
-                         std::span<const EventPtr> after) override {
-    return inner_.PostAllReduce(group, values, after);
-  }
-
- private:
-  Transport& inner_;
 };
 
 }  // namespace pipelag

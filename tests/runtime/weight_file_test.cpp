@@ -110,6 +110,15 @@ TEST_F(WeightFile, OfSafetensorsGoesInAndOut) {
   EXPECT_FALSE(std::filesystem::exists(Path("out.bin")));
 }
 
+TEST_F(WeightFile, CutShortLaterIsNamed) {
+  const std::string content = LlmcFile();
+  const std::filesystem::path file = Written(content);
+  const auto start = OpenWeights(file, kShape);
+  std::filesystem::resize_file(file, content.size() - 4);
+  EXPECT_THAT(ReasonOf([&] { Stages(*start, kShape, 1); }),
+              HasSubstr(file.string() + ": has been cut short"));
+}
+
 TEST_F(WeightFile, OfHuggingFaceMayLackPrefixAndHead) {
   const auto start = OpenWeights(Written(LlmcFile()), kShape);
   const Stages whole(*start, kShape, 1);
@@ -120,7 +129,7 @@ TEST_F(WeightFile, OfHuggingFaceMayLackPrefixAndHead) {
   for (const auto& [name, tensor] : out.tensors()) {
     if (name == "lm_head.weight") continue;
     values.emplace_back(static_cast<size_t>(tensor.elements()));
-    std::memcpy(values.back().data(), tensor.bytes, static_cast<size_t>(tensor.size));
+    out.Read(name, tensor.shape, false, values.back().data());
     tensors.push_back({.name = name.substr(name.find('.') + 1),
                        .type = "F32",
                        .shape = tensor.shape,

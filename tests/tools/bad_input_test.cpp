@@ -3,9 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "tests/tools/command.h"
+#include "tests/tools/launched.h"
 
 namespace pipelag {
 namespace {
@@ -252,6 +253,40 @@ TEST(BadInput, FoundByFreshEyes) {
     EXPECT_EQ(outcome.exit_code, 2) << command;
     EXPECT_EQ(Lines(outcome.err), 1u) << command;
     EXPECT_NE(outcome.err.find(expected), std::string::npos) << command << ": " << outcome.err;
+  }
+}
+
+/// While it is trained on, by threads and by processes.
+TEST(BadInput, DataThatIsCutShortMeanwhileEndsTheRunWithItsName) {
+  constexpr const char* kRun =
+      "run --schedule 1f1b --ranks 2 --microbatches 2 --layers 2 --hidden 16 --heads 2 "
+      "--sequence 8 --steps 20000 --data text.txt --log log --checkpoint kept --checkpoint-every "
+      "10";
+  for (const char* backend : {" --backend threads", " --backend mpi"}) {
+    SCOPED_TRACE(backend);
+    const Workplace place;
+    place.Write("text.txt", std::string(20'000, 'a'));
+    std::vector<Started> started;
+    if (std::string_view(backend).ends_with("mpi")) {
+      started = StartAll(place, 2, std::string(kRun) + backend);
+    } else {
+      started.push_back(place.Start(std::string(kRun) + backend, {}));
+    }
+    WaitForLines(place, "log", 3);
+    std::filesystem::resize_file(place.PathOf("text.txt"), 10);
+    std::string said;
+    for (Started& one : started) {
+      const Outcome outcome = one.FinishOrKill();
+      EXPECT_EQ(outcome.exit_code, 2);
+      EXPECT_LE(Lines(outcome.err), 1u) << outcome.err;
+      EXPECT_EQ(outcome.out, "");
+      said += outcome.err;
+    }
+    EXPECT_THAT(said, testing::ContainsRegex(
+                          "pipelag: rank [01] at [01][FB][0-9]+: text.txt: has been cut short: it "
+                          "had 20000 bytes when it was opened, and byte [0-9]+ is not there any "
+                          "more\n"));
+    for (const std::string& file : place.AllFiles()) EXPECT_FALSE(file.ends_with(".tmp")) << file;
   }
 }
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <string.h>
 
 #include <chrono>
 #include <nlohmann/json.hpp>
@@ -218,6 +219,22 @@ TEST_F(Processes, OneThatIsToldToEndSaysSo) {
   EXPECT_THAT(outcomes[0].err,
               testing::ContainsRegex("rank 0 at 0[FBU][0-9]+: told to end \\(SIGTERM\\)"));
   EXPECT_EQ(outcomes[1].exit_code, 2);
+}
+
+// Here while it waits for the others to appear.
+TEST_F(Processes, OneThatIsToldToEndBeforeAnyRunSaysSo) {
+  for (const int signal : {SIGTERM, SIGINT}) {
+    Started first =
+        place_.Start(std::string("run --schedule 1f1b --ranks 2 --backend mpi") + kNetwork,
+                     {"RANK=0", "WORLD_SIZE=2", "PIPELAG_RENDEZVOUS=meeting"});
+    WaitForLines(place_, "meeting", 0);
+    ASSERT_EQ(kill(first.process(), signal), 0);
+    const Outcome outcome = first.FinishOrKill();
+    EXPECT_EQ(outcome.exit_code, 2);
+    EXPECT_EQ(outcome.err,
+              fmt::format("pipelag: rank 0: told to end (SIG{})\n", sigabbrev_np(signal)));
+    place_.Remove("meeting");
+  }
 }
 
 TEST_F(Processes, SayWhatIsWrongWithTheirStart) {

@@ -205,7 +205,7 @@ TEST(Refusals, OfTwoThatNothingWouldTellApart) {
   EXPECT_EQ(results[0].at("weights_sha256"), results[1].at("weights_sha256"));
   EXPECT_NE(place.Read("out/1f1b.measured.json"), "");
   EXPECT_NE(place.Read("out/a.csv.measured.json"), "");
-  EXPECT_THAT(place.Read("loss.csv"), AllOf(HasSubstr("\n1f1b,0"), HasSubstr("\na.csv,0")));
+  EXPECT_THAT(place.Read("loss.csv"), AllOf(HasSubstr("\n1f1b,1,"), HasSubstr("\na.csv,1,")));
   EXPECT_EQ(Trained(place, run + " --predict-from a.csv").exit_code, 0);
   EXPECT_THAT(SentenceOf(Trained(place, run + " --predict-from b")), HasSubstr(": 1f1b, a.csv"));
   // By itself it keeps the name it has.

@@ -1,6 +1,7 @@
 // `pipelag run`: what it prints and leaves behind, its weights against the serial reference, and
 // how it ends on bad input.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -71,9 +72,17 @@ TEST(Run, ReplicasLogTraceAndPredict) {
       std::string(kSmall));
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("on 2 replicas"), std::string::npos);
-  EXPECT_NE(place.Read("out/side-by-side.json").find("1f1b simulated rank 3"), std::string::npos);
+  EXPECT_NE(place.Read("out/side-by-side.json").find("1f1b simulated rank 3 (replica 1)"),
+            std::string::npos);
   EXPECT_EQ(place.Pipelag("compare out/1f1b.measured.json out/1f1b.simulated.json").exit_code, 0);
-  EXPECT_EQ(place.Pipelag("analyze out/dualpipe.measured.json").exit_code, 0);
+  for (const char* trace : {"dualpipe.measured", "dualpipe.simulated"}) {
+    const nlohmann::json json =
+        Json(place.Pipelag(std::string("analyze --format json out/") + trace + ".json"));
+    EXPECT_EQ(json.at("replicas"), 2);
+    EXPECT_EQ(json.at("ranks"), 2);
+    EXPECT_EQ(json.at("microbatches"), 4);
+    EXPECT_EQ(json.at("per_rank").size(), 4u);
+  }
   EXPECT_EQ(place
                 .Pipelag("run --schedule 2bw --ranks 2 --microbatches 4 --replicas 2 --log log" +
                          std::string(kSmall))
@@ -184,6 +193,25 @@ TEST(Run, TrainsOnAFile) {
       Trained(place, "--schedule 1f1b --ranks 2 --microbatches 4 --data text.txt");
   EXPECT_FALSE(json.contains("entropy_per_byte"));
   EXPECT_LT(json.at("validation_loss").get<double>(), 5.5);
+}
+
+/// Under a limit that is lower than most.
+TEST(Run, TrainsOnManyFiles) {
+  const Workplace place;
+  std::string names;
+  for (int i = 0; i < 100; ++i) {
+    const std::string name = std::to_string(i);
+    place.Write(name, "a few words, ");
+    names += (i == 0 ? "" : ",") + name;
+  }
+  rlimit files{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
+  const rlimit few{64, files.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  const Outcome outcome = place.Pipelag("run --schedule 1f1b --ranks 2 --microbatches 4 --data " +
+                                        names + std::string(kSmall));
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
 }
 
 TEST(Run, CorrectionsOnThreadsAreThoseOfTheSerialReference) {

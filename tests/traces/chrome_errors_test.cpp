@@ -106,6 +106,10 @@ TEST_P(ChromeDamage, IsReportedWithItsPlace) {
 INSTANTIATE_TEST_SUITE_P(
     OneByOne, ChromeDamage,
     testing::Values(
+        Damage{"/pipelag/replicas", "3",
+               "pipelag.replicas: 3 is out of range, it must be from 1 to 2"},
+        Damage{"/pipelag/replicas", "2",
+               "pipelag.replicas: 2 replicas cannot share 1 micro-batches of a step"},
         Damage{"/traceEvents/0/ph", "", "traceEvents[0].ph: is missing"},
         Damage{"/traceEvents/0/ph", "\"B\"",
                "traceEvents[0].ph: 'B' is none of the phases X, M, C, s, f"},

@@ -93,6 +93,7 @@ inline Trace Random(uint64_t seed, int64_t longest) {
   Trace trace = Empty(static_cast<int>(1 + luck.Below(4)), 1 + luck.Below(5), 1 + luck.Below(4));
   trace.schedule = luck.Below(2) == 0 ? "a \"quoted\"\n\\ name" : "1f1b";
   trace.tokens_per_step = luck.Below(2) * 4096;
+  if (luck.Below(2) == 0 && trace.microbatches % trace.ranks == 0) trace.replicas = trace.ranks;
   const auto count = static_cast<size_t>(luck.Below(60));
   int64_t clock = 0;
   const auto rank = [&] { return static_cast<int>(luck.Below(trace.ranks)); };

@@ -11,42 +11,33 @@
 #include "runtime/device/train.h"
 #include "tests/runtime/cublas/fake_cublas_lt.h"
 #include "tests/runtime/cuda/late_stage.h"
+#include "tests/runtime/cuda/products_around.h"
 #include "tests/runtime/late_backend.h"
 
 namespace pipelag::cuda {
 namespace {
 
 /// Of a stage that rehearses when it is begun for the first time and then begins anew.
-class RehearsedProducts : public Products {
+class RehearsedProducts : public ProductsAround {
  public:
+  RehearsedProducts() : ProductsAround(MakeCublasProducts()) {}
   ~RehearsedProducts() override { EXPECT_EQ(begun_, 2); }
   size_t workspace_bytes() const override { return 256; }
   void UseWorkspace(void* workspace) override {
-    inner_->UseWorkspace(workspace);
+    ProductsAround::UseWorkspace(workspace);
     ++begun_;
-  }
-  bool Multiply(Stream stream, const Product<float, float>& product) override {
-    return Do(stream, product);
-  }
-  bool Multiply(Stream stream, const Product<Bfloat16, Bfloat16>& product) override {
-    return Do(stream, product);
-  }
-  bool Multiply(Stream stream, const Product<Bfloat16, float>& product) override {
-    return Do(stream, product);
   }
 
  private:
-  template <class In, class Out>
-  bool Do(Stream stream, const Product<In, Out>& product) {
+  bool See(const Sizes& sizes, const std::function<bool()>& multiply) override {
     const int searches = TheFakeCublasLt().searches;
-    const bool done = inner_->Multiply(stream, product);
+    const bool done = multiply();
     EXPECT_TRUE(begun_ == 1 || TheFakeCublasLt().searches == searches)
-        << product.m << " x " << product.k << " by " << product.k << " x " << product.n
-        << ", epilogue " << static_cast<int>(product.epilogue);
+        << sizes.m << " x " << sizes.k << " by " << sizes.k << " x " << sizes.n << ", epilogue "
+        << static_cast<int>(sizes.epilogue);
     return done;
   }
 
-  std::unique_ptr<Products> inner_ = MakeCublasProducts();
   int begun_ = 0;
 };
 

@@ -9,41 +9,27 @@
 #include "runtime/cuda/stage/stage.h"
 #include "runtime/network/stage.h"
 #include "tests/runtime/cuda/plain_products.h"
+#include "tests/runtime/cuda/products_around.h"
 #include "tests/runtime/cuda/test_device.h"
 #include "tests/runtime/network_kinds.h"
 
 namespace pipelag::cuda {
 namespace {
 
-struct Sizes {
-  int64_t m, n, k, lda, ldb, ldd;
-};
-
 /// Tells of every product.
-class WatchedProducts : public Products {
+class WatchedProducts : public ProductsAround {
  public:
-  explicit WatchedProducts(std::vector<Sizes>& seen) : seen_(seen) {}
-  size_t workspace_bytes() const override { return inner_->workspace_bytes(); }
-  void UseWorkspace(void* workspace) override { inner_->UseWorkspace(workspace); }
-  bool Multiply(Stream stream, const Product<float, float>& product) override {
-    return Do(stream, product);
-  }
-  bool Multiply(Stream stream, const Product<Bfloat16, Bfloat16>& product) override {
-    return Do(stream, product);
-  }
-  bool Multiply(Stream stream, const Product<Bfloat16, float>& product) override {
-    return Do(stream, product);
-  }
+  using ProductsAround::Sizes;
+  explicit WatchedProducts(std::vector<Sizes>& seen)
+      : ProductsAround(MakePlainProducts(true)), seen_(seen) {}
 
  private:
-  template <class In, class Out>
-  bool Do(Stream stream, const Product<In, Out>& product) {
-    seen_.push_back({product.m, product.n, product.k, product.lda, product.ldb, product.ldd});
-    return inner_->Multiply(stream, product);
+  bool See(const Sizes& sizes, const std::function<bool()>& multiply) override {
+    seen_.push_back(sizes);
+    return multiply();
   }
 
   std::vector<Sizes>& seen_;
-  std::unique_ptr<Products> inner_ = MakePlainProducts(true);
 };
 
 /// Whole networks of one layer, the head tied or not.
@@ -54,7 +40,7 @@ TEST_P(OddVocabulary, IsPaddedInMemoryAndNowhereElse) {
   const NetworkShape shape = {
       .layers = 1, .hidden = 16, .heads = 2, .sequence = 8, .vocabulary = vocabulary, .tied = tied};
   constexpr int kBatch = 1;
-  std::vector<Sizes> seen;
+  std::vector<WatchedProducts::Sizes> seen;
   const auto stage = MakeStage({.shape = shape,
                                 .range = {0, 1},
                                 .microbatch_size = kBatch,
@@ -95,7 +81,7 @@ TEST_P(OddVocabulary, IsPaddedInMemoryAndNowhereElse) {
                         gradients.as<float>());
 
   int of_head = 0;
-  for (const Sizes& one : seen) {
+  for (const WatchedProducts::Sizes& one : seen) {
     for (const int64_t extent : {one.m, one.n, one.k, one.lda, one.ldb, one.ldd}) {
       EXPECT_EQ(extent % 8, 0) << one.m << " x " << one.k << " by " << one.k << " x " << one.n;
     }

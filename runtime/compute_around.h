@@ -1,4 +1,4 @@
-// A Compute around another, of which a test changes what it is about.
+// A Compute around another, for whoever changes only a part of what it does.
 #pragma once
 
 #include "runtime/compute.h"
