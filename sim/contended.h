@@ -1,10 +1,11 @@
-// Plays a program by the law of execution with its messages and reductions as flows over a cluster,
-// in the order of time. Without a shared channel it agrees with Play to the nanosecond. Knows no
-// spans, no metrics.
+// Plays a program by the law of execution in the order of time, with what is shared in a run:
+// messages and reductions are flows over a cluster, ranks take turns on cores. Where nothing is
+// shared it agrees with Play to the nanosecond. Knows no spans, no metrics.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -13,12 +14,14 @@
 #include "sim/contended_state.h"
 #include "sim/event_queue.h"
 #include "sim/network.h"
+#include "sim/shared_cores.h"
 
 namespace pipelag {
 
 /// `Costs` and `Observer` as in Play; `costs` has one entry per replica, the observer is told of
-/// replica 0 only. Nobody waits for a receive slot while `receive_slots` is 0 (eager: the receiver
-/// holds what came early); else the sender holds a message until its receiver has one (rendezvous).
+/// replica 0 only, and of what a rank computes when it has ended. Nobody waits for a receive slot
+/// while `receive_slots` is 0 (eager: the receiver holds what came early); else the sender holds a
+/// message until its receiver has one (rendezvous).
 template <class Costs, class Observer>
 class Contended {
  public:
@@ -36,11 +39,12 @@ class Contended {
   using RankState = contended::RankState;
   using Reduction = contended::Reduction;
   using Running = contended::Running;
-  enum EventKind : unsigned { kComputeEnd, kFlowEnd, kDelivered, kRoundPart };
+  enum EventKind : unsigned { kComputeEnd, kSharedComputeEnd, kFlowEnd, kDelivered, kRoundPart };
 
   void Dispatch(const QueuedEvent& event);
   void TryRank(int rank);
   bool InputReady(int replica, const RunAction& action) const;
+  void EndCompute(int rank);
   void Finish(int rank, const RunAction& action);
   void PumpLane(int lane);
   void SentLane(int lane);
@@ -75,6 +79,7 @@ class Contended {
   size_t step_window_;
   EventQueue events_;
   Network network_;
+  std::optional<SharedCores> cores_;  // nothing: each rank has one of its own
   int64_t now_ = 0;
   std::vector<uint8_t> forward_arrived_;   // [replica][stage][micro-batch]: input of F
   std::vector<uint8_t> backward_arrived_;  // input of B or I
@@ -103,6 +108,7 @@ Contended<Costs, Observer>::Contended(const Program& program, std::span<const Co
       running_(layout.collectives.size()) {
   const auto replicas = static_cast<size_t>(layout.replicas);
   CHECK(costs.size() == replicas);
+  if (layout.cores > 0) cores_.emplace(layout.cores, events_, kSharedComputeEnd);
   const size_t cells = replicas * static_cast<size_t>(schedule_.placed_stages()) * window_;
   forward_arrived_.assign(cells, 0);
   backward_arrived_.assign(cells, 0);
@@ -143,15 +149,14 @@ template <class Costs, class Observer>
 void Contended<Costs, Observer>::Dispatch(const QueuedEvent& event) {
   const int subject = event.subject;
   switch (static_cast<EventKind>(event.kind())) {
-    case kComputeEnd: {
-      RankState& state = Rank(subject);
-      state.free = now_;
-      Finish(subject, state.running);  // the lane stays taken: nothing may start in between
-      if (state.overlapped) Finish(subject, state.other_half);
-      state.busy = false;
-      TryRank(subject);
+    case kComputeEnd:
+      EndCompute(subject);
       return;
-    }
+    case kSharedComputeEnd:
+      if (!cores_->Stands(event)) return;
+      cores_->End(now_);
+      EndCompute(subject);
+      return;
     case kFlowEnd: {
       if (!network_.Stands(event)) return;
       network_.End(subject);
@@ -200,7 +205,7 @@ void Contended<Costs, Observer>::TryRank(int rank) {
   const auto& costs = costs_[static_cast<size_t>(replica)];
   const RunAction action = state.walk.action();
   if (!InputReady(replica, action)) return;
-  int64_t end = now_;
+  int64_t takes = 0;
   state.overlapped = action.overlaps_next;
   if (action.overlaps_next) {
     const LaneWalk before = state.walk;
@@ -210,18 +215,35 @@ void Contended<Costs, Observer>::TryRank(int rank) {
       state.walk = before;
       return;
     }
-    end += costs.OfOverlap(action, state.other_half);
+    takes = costs.OfOverlap(action, state.other_half);
   } else {
-    end += costs.Of(action);
-  }
-  if (replica == 0) {
-    observer_.OnCompute(rank, action, state.free, now_, end, state.overlapped);
-    if (state.overlapped) observer_.OnCompute(rank, state.other_half, state.free, now_, end, true);
+    takes = costs.Of(action);
   }
   state.walk.Advance();
   state.running = action;
+  state.start = now_;
   state.busy = true;
-  events_.Push(end, kComputeEnd, rank);
+  if (cores_ && takes > 0) {
+    cores_->Start(rank, takes, now_);
+  } else {
+    events_.Push(now_ + takes, kComputeEnd, rank);
+  }
+}
+
+template <class Costs, class Observer>
+void Contended<Costs, Observer>::EndCompute(int rank) {
+  RankState& state = Rank(rank);
+  if (ReplicaOf(rank) == 0) {
+    observer_.OnCompute(rank, state.running, state.free, state.start, now_, state.overlapped);
+    if (state.overlapped) {
+      observer_.OnCompute(rank, state.other_half, state.free, state.start, now_, true);
+    }
+  }
+  state.free = now_;
+  Finish(rank, state.running);  // the lane stays taken: nothing may start in between
+  if (state.overlapped) Finish(rank, state.other_half);
+  state.busy = false;
+  TryRank(rank);
 }
 
 template <class Costs, class Observer>
@@ -290,10 +312,11 @@ void Contended<Costs, Observer>::PumpLane(int lane) {
     ++state.sent;
     const Route& route =
         layout_.routes[static_cast<size_t>(layout_.lane_routes[static_cast<size_t>(lane)])];
-    if (route.channels.empty() || layout_.message_bytes == 0) {
+    const Bytes bytes = layout_.lane_bytes[static_cast<size_t>(lane)];
+    if (route.channels.empty() || bytes == 0) {
       SentLane(lane);
     } else {
-      StartFlow(route, layout_.message_bytes, {false, lane, route.latency.count()});
+      StartFlow(route, bytes, {false, lane, route.latency.count()});
     }
   }
 }

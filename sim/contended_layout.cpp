@@ -1,4 +1,4 @@
-// Routes of lanes and rounds of collectives on a cluster.
+// Routes of lanes and rounds of collectives.
 #include "sim/contended_layout.h"
 
 #include <fmt/format.h>
@@ -45,7 +45,7 @@ void CheckOptions(const Schedule& schedule, const NetworkOptions& options) {
 
 ContendedLayout::ContendedLayout(const Program& program, Bytes bytes_per_message,
                                  const NetworkOptions& options)
-    : replicas(options.replicas), message_bytes(bytes_per_message) {
+    : replicas(options.replicas) {
   const Schedule& schedule = program.schedule();
   CHECK(options.cluster != nullptr);
   CheckOptions(schedule, options);
@@ -56,13 +56,23 @@ ContendedLayout::ContendedLayout(const Program& program, Bytes bytes_per_message
       lane_routes.push_back(Know(*options.cluster, base + lane.sender, base + lane.receiver));
     }
   }
-  groups_of.resize(static_cast<size_t>(schedule.placed_stages()));
-  for (size_t g = 0; g < schedule.groups.size(); ++g) {
-    AddCollectives(schedule, options, static_cast<int>(g));
-    for (const int stage : schedule.groups[g].stages) {
-      groups_of[static_cast<size_t>(stage)].push_back(static_cast<int>(g));
-    }
+  lane_bytes.assign(lane_routes.size(), bytes_per_message);
+  AddCollectives(schedule, options);
+}
+
+ContendedLayout::ContendedLayout(const Program& program, const ActionTimes& times,
+                                 int replicas_of_run, int64_t cores_of_run)
+    : replicas(replicas_of_run), cores(cores_of_run) {
+  constexpr Bandwidth kBytePerNanosecond{1'000'000'000};
+  const auto lanes = static_cast<int>(program.lanes().size());
+  for (int i = 0; i < replicas * lanes; ++i) {
+    const LinkTime& takes = times.OfMessage(i % lanes);
+    channels.push_back(kBytePerNanosecond);
+    routes.push_back({{i}, Nanoseconds{takes.latency}, 1});
+    lane_routes.push_back(i);
+    lane_bytes.push_back(takes.occupancy);
   }
+  AddCollectives(program.schedule(), {.replicas = replicas});
 }
 
 LinkTime ContendedLayout::Alone(const Route& route, Bytes bytes) const {
@@ -93,7 +103,7 @@ std::optional<ActionTimes> ContendedLayout::TimesAlone(const Program& program,
   std::vector<LinkTime> links;
   for (size_t i = 0; i < lane_routes.size(); ++i) {
     const Route& route = routes[static_cast<size_t>(lane_routes[i])];
-    const LinkTime takes = Alone(route, message_bytes);
+    const LinkTime takes = Alone(route, lane_bytes[i]);
     if (i < lanes) links.push_back(takes);
     if (takes != links[i % lanes]) return std::nullopt;
   }
@@ -133,8 +143,18 @@ int ContendedLayout::Know(const Cluster& cluster, int sender, int receiver) {
   return entry->second;
 }
 
-void ContendedLayout::AddCollectives(const Schedule& schedule, const NetworkOptions& options,
-                                     int index) {
+void ContendedLayout::AddCollectives(const Schedule& schedule, const NetworkOptions& options) {
+  groups_of.resize(static_cast<size_t>(schedule.placed_stages()));
+  for (size_t g = 0; g < schedule.groups.size(); ++g) {
+    AddCollective(schedule, options, static_cast<int>(g));
+    for (const int stage : schedule.groups[g].stages) {
+      groups_of[static_cast<size_t>(stage)].push_back(static_cast<int>(g));
+    }
+  }
+}
+
+void ContendedLayout::AddCollective(const Schedule& schedule, const NetworkOptions& options,
+                                    int index) {
   const CollectiveGroup& group = schedule.groups[static_cast<size_t>(index)];
   const bool shared = MovesGradients(group);
   of_group_.push_back({static_cast<int>(collectives.size()), !shared});

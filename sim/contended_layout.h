@@ -1,5 +1,5 @@
-// What of a run on a cluster is fixed before it starts: the way of every lane, and the members and
-// rounds of every collective. Knows nothing of time passing.
+// What of a run that shares links or cores is fixed before it starts: the way of every lane, and
+// the members and rounds of every collective. Knows nothing of time passing.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ struct NetworkOptions {
   /// A norm is summed over the ranks of a replica by a tree, in messages of this size; 0: it takes
   /// the time given.
   Bytes norm_bytes = 0;
-  /// Where no channel is on the way of two lanes, or of a reduction, nothing is ever shared: the
-  /// run is played without flows, with the same result.
+  /// Where no channel is on the way of two lanes, or of a reduction, and there is a core for every
+  /// rank, nothing is ever shared: the run is played without flows, with the same result.
   bool plain_if_unshared = true;
 };
 
@@ -48,6 +48,9 @@ class ContendedLayout {
  public:
   /// Throws Error if the cluster places too few ranks or the sizes do not fit the schedule.
   ContendedLayout(const Program& program, Bytes bytes_per_message, const NetworkOptions& options);
+  /// Without a cluster: the ranks of all replicas share `cores`, every lane has a wire of its own
+  /// on which messages take what `times` say.
+  ContendedLayout(const Program& program, const ActionTimes& times, int replicas, int64_t cores);
 
   int CollectiveOf(int group, int replica) const {
     const Span& span = of_group_[static_cast<size_t>(group)];
@@ -65,10 +68,11 @@ class ContendedLayout {
   bool MayShare() const;
 
   int replicas = 1;
-  Bytes message_bytes = 0;
+  int64_t cores = 0;  ///< 0: each rank has one of its own
   std::vector<Bandwidth> channels;
   std::vector<Route> routes;
-  std::vector<int> lane_routes;  ///< [replica][lane]: index in `routes`
+  std::vector<int> lane_routes;   ///< [replica][lane]: index in `routes`
+  std::vector<Bytes> lane_bytes;  ///< [replica][lane]: of one message
   std::vector<Collective> collectives;
   std::vector<std::vector<int>> groups_of;  ///< per placed stage
 
@@ -81,7 +85,8 @@ class ContendedLayout {
   LinkTime Alone(const Route& route, Bytes bytes) const;
   int64_t Alone(const Collective& collective, int64_t given) const;
   int Know(const Cluster& cluster, int sender, int receiver);
-  void AddCollectives(const Schedule& schedule, const NetworkOptions& options, int group);
+  void AddCollectives(const Schedule& schedule, const NetworkOptions& options);
+  void AddCollective(const Schedule& schedule, const NetworkOptions& options, int group);
 
   std::vector<Span> of_group_;
   std::map<std::pair<int, int>, int> known_;

@@ -1,5 +1,5 @@
-// Where the lanes, ranks and reductions of a run on a cluster stand at one instant. Knows nothing
-// of what happens next.
+// Where the lanes, ranks and reductions of a run that shares things stand at one instant. Knows
+// nothing of what happens next.
 #pragma once
 
 #include <cstddef>
@@ -45,6 +45,7 @@ struct RankState {
   RunAction running;
   RunAction other_half;  // of an OVERLAP
   int64_t free = 0;
+  int64_t start = 0;  // of what is running
   bool busy = false;
   bool overlapped = false;
   bool reducing = false;

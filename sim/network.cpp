@@ -10,15 +10,6 @@ namespace {
 
 constexpr Wide kUnitsPerByte = 1'000'000'000;
 
-Wide CeilDiv(Wide a, Wide b) {
-  if (a <= INT64_MAX && b <= INT64_MAX) {
-    const auto x = static_cast<int64_t>(a);
-    const auto y = static_cast<int64_t>(b);
-    return x / y + (x % y != 0 ? 1 : 0);
-  }
-  return a / b + (a % b != 0 ? 1 : 0);
-}
-
 }  // namespace
 
 Network::Network(const std::vector<Bandwidth>& channels, EventQueue& events, unsigned end_kind)

@@ -8,6 +8,16 @@ namespace pipelag {
 
 __extension__ using Wide = __int128;
 
+/// ⌈a ÷ b⌉ of a ≥ 0 and b > 0.
+inline Wide CeilDiv(Wide a, Wide b) {
+  if (a <= INT64_MAX && b <= INT64_MAX) {
+    const auto x = static_cast<int64_t>(a);
+    const auto y = static_cast<int64_t>(b);
+    return x / y + (x % y != 0 ? 1 : 0);
+  }
+  return a / b + (a % b != 0 ? 1 : 0);
+}
+
 /// Bytes per second, ≥ 0, in lowest terms. Shares nested so deeply that the denominator would pass
 /// 2^20 are rounded down to a multiple of 2^-20 bytes/s; all others are exact.
 class Rate {

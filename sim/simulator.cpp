@@ -156,8 +156,14 @@ void CheckDone(const Program& program, const std::vector<Blocked>& blocked, int 
                           receive_slots, ranks));
 }
 
-bool IsRegular(const SimulationOptions& options) {
-  return options.network.cluster == nullptr && !options.noise.any();
+bool SharesCores(const Program& program, const SimulationOptions& options) {
+  const int64_t ranks = int64_t{options.network.replicas} * program.schedule().ranks;
+  return options.cores > 0 && (options.cores < ranks || !options.network.plain_if_unshared);
+}
+
+/// `layout`: null where nothing is shared.
+bool IsRegular(const SimulationOptions& options, const ContendedLayout* layout) {
+  return layout == nullptr && !options.noise.any();
 }
 
 /// Whether the noise is a factor for each rank, the same in every replica: then nothing is random.
@@ -182,12 +188,12 @@ constexpr int64_t kMostActionsOfBodyOnCluster = 100'000;
 /// Shorter runs are over before a repetition could be made use of.
 constexpr int64_t kLongRun = 48;
 
-/// `layout`: null without a cluster.
+/// `layout`: null where nothing is shared.
 template <class Recording>
 Executed Execute(const Program& program, const ActionTimes& times, const SimulationOptions& options,
                  const ContendedLayout* layout, Recording& recorder) {
   const PlayLinks links = times.Links(options.receive_slots);
-  if (IsRegular(options)) {
+  if (IsRegular(options, layout)) {
     Play play(program, times, links, recorder);
     const bool skip = program.steps() > kLongRun && !options.spans;
     CheckDone(program, skip ? LongRun(program, play, recorder).Run() : play.Run(),
@@ -259,8 +265,11 @@ Simulation Simulate(const Program& program, const ActionTimes& times,
   std::optional<ContendedLayout> layout;
   std::optional<ActionTimes> alone;
   if (options.network.cluster != nullptr) {
+    CHECK(options.cores == 0);
     layout.emplace(program, times.message_bytes(), options.network);
     if (!options.noise.any()) alone = layout->TimesAlone(program, times);
+  } else if (SharesCores(program, options)) {
+    layout.emplace(program, times, options.network.replicas, options.cores);
   }
   if (alone && options.network.plain_if_unshared && !layout->MayShare()) {
     SimulationOptions plain = options;
@@ -278,10 +287,11 @@ Simulation Simulate(const Program& program, const ActionTimes& times,
   result.trace.steps = program.steps();
   result.trace.stage_rank = schedule.placement;
   result.trace.replicas = schedule.replicas;
+  const ContendedLayout* shared = layout ? &*layout : nullptr;
   std::vector<RankTotals> totals;
   Executed executed;
   const auto play = [&](auto recorder) {
-    executed = Execute(program, times, options, layout ? &*layout : nullptr, recorder);
+    executed = Execute(program, times, options, shared, recorder);
     totals = recorder.TakeTotals();
   };
   if (options.spans) {
@@ -293,7 +303,7 @@ Simulation Simulate(const Program& program, const ActionTimes& times,
     totals[static_cast<size_t>(rank)].peak_in_flight = program.PeakInFlightOfRank(rank);
   }
   Nanoseconds busy_per_step = MeanBusy(totals, program.steps());
-  if (IsRegular(options)) {
+  if (IsRegular(options, shared)) {
     const int64_t body_actions = program.actions() / program.steps();
     if (body_actions <= options.most_actions_for_critical_cycle) {
       result.steady = ExactSteadyState(program, times, {.receive_slots = options.receive_slots});

@@ -20,6 +20,11 @@ struct SimulationOptions {
   /// With a cluster, messages and reductions are flows over it, and the times' bandwidth and
   /// latency do not count; a SEND span is as long as the message was on the wire.
   NetworkOptions network{};
+  /// That the ranks of all replicas share: of n ranks that compute on c cores each goes on at the
+  /// rate min(1, c/n). An action then lasts longer than its time, and all that is told of it (span,
+  /// busy time, bubbles) is as long as it lasts. 0: each rank has a core of its own, as on a
+  /// cluster, where it must be 0.
+  int64_t cores = 0;
   NoiseOptions noise{};
   /// Bodies of more actions than this do not get what limits their steady state named, only its
   /// exact step time: that needs no graph where there is a flush.
@@ -28,8 +33,9 @@ struct SimulationOptions {
 
 struct Simulation {
   /// Of this run; `step_time` is the exact steady one. With noise that varies, with factors that
-  /// differ between replicas, and on a cluster where messages or reductions ever slow each other,
-  /// it is the mean over the middle half of the run's steps, or the makespan of a single one.
+  /// differ between replicas, with fewer cores than ranks, and on a cluster where messages or
+  /// reductions ever slow each other, it is the mean over the middle half of the run's steps, or
+  /// the makespan of a single one.
   Metrics metrics;
   SteadyState steady;  ///< what limits it; of a mean the step time only
   /// Whether the step time is exact.

@@ -1,5 +1,5 @@
 // The conditions that a simulated run meets beyond fixed times: a cluster whose links are shared,
-// noise, failing ranks; and what they do to it. Must not know how a run is shown.
+// cores that are, noise, failing ranks; and what they do to it. Must not know how a run is shown.
 #include "tools/conditions.h"
 
 #include <fmt/format.h>
@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "sim/unequal.h"
+#include "tools/replica_flags.h"
 #include "tools/table.h"
 
 namespace pipelag {
@@ -74,6 +75,17 @@ void ReadNetwork(const Arguments& arguments, const Schedule& schedule, Condition
                         .algorithm = AlgorithmOf(arguments),
                         .gradient_bytes = GradientsOf(arguments, schedule.stages),
                         .norm_bytes = kNormBytes};
+}
+
+void ReadCores(const Arguments& arguments, Conditions& conditions) {
+  if (!arguments.Has("cores")) return;
+  for (const char* flag : {"cluster", "machine"}) {
+    if (!arguments.Has(flag)) continue;
+    throw Error(fmt::format("{}: the GPUs of --{} are each a rank's own",
+                            arguments.PlaceOf("cores"), flag));
+  }
+  conditions.cores = arguments.Count("cores");
+  conditions.network.replicas = ReplicasOf(arguments);
 }
 
 void ReadNoise(const Arguments& arguments, int ranks, Conditions& conditions) {
@@ -149,6 +161,9 @@ std::vector<Flag> ConditionFlags() {
       {"gradient-bytes", "SIZE[,SIZE...]",
        "gradients of a stage: reduced over the replicas before its update, as messages"},
       {"reduction-algorithm", "ring|tree|hierarchical", "how they are (default: ring)"},
+      {"cores", "COUNT",
+       "ranks share that many cores of one machine: where more of them compute at once, each goes "
+       "on the slower for it (default: a core for each)"},
       {"noise", "SIGMA", "log-normal jitter of every action, of median 1 (0.05: about 5 %)"},
       {"stalls", "PROBABILITY:TIME", "an action's chance to take that much longer (0.001:50ms)"},
       {"rank-factors", "FACTOR[,FACTOR...]", "what each rank's times are multiplied with"},
@@ -168,6 +183,7 @@ std::vector<Flag> ConditionFlags() {
 Conditions ConditionsOf(const Arguments& arguments, const Schedule& schedule) {
   Conditions conditions;
   ReadNetwork(arguments, schedule, conditions);
+  ReadCores(arguments, conditions);
   const int ranks = schedule.ranks * static_cast<int>(arguments.CountOr("replicas", 1));
   ReadNoise(arguments, ranks, conditions);
   ReadFaults(arguments, ranks, conditions);

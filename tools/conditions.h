@@ -1,5 +1,5 @@
 // The conditions that a simulated run meets beyond fixed times: a cluster whose links are shared,
-// noise, failing ranks; and what they do to it. Must not know how a run is shown.
+// cores that are, noise, failing ranks; and what they do to it. Must not know how a run is shown.
 #pragma once
 
 #include <memory>
@@ -22,6 +22,7 @@ std::vector<Flag> ConditionFlags();
 struct Conditions {
   std::shared_ptr<const Cluster> cluster;  ///< what `network` points to
   NetworkOptions network;
+  int64_t cores = 0;  ///< 0: each rank has one of its own
   NoiseOptions noise;
   int seeds = 0;                     ///< 0: no spread is wanted
   std::optional<FaultModel> faults;  ///< interval 0: the best one

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/file.h"
+#include "runtime/emulated/cores.h"
 #include "runtime/emulated/emulate.h"
 #include "runtime/runnable.h"
 #include "sim/simulator.h"
@@ -38,7 +39,7 @@ struct Emulated {
   }
 };
 
-void RefuseTraining(const Arguments& arguments) {
+void RefuseTraining(const Arguments& arguments, std::string_view compute) {
   std::vector<Flag> flags = Concatenate({TrainingFlags(), CheckpointFlags()});
   std::erase_if(flags, [](const Flag& flag) {
     return flag.name == "deadline" || flag.name == "tied";  // an exchange of messages as well
@@ -46,17 +47,27 @@ void RefuseTraining(const Arguments& arguments) {
   for (const char* name : {"backend", "transport", "delay", "loss", "log", "predict-from"}) {
     flags.push_back({name, "", ""});
   }
-  RefuseGiven(arguments, flags, "--compute emulated trains nothing");
+  RefuseGiven(arguments, flags, fmt::format("--compute {} trains nothing", compute));
 }
 
-std::vector<Emulated> RunAll(const Arguments& arguments) {
+/// That busy stages share.
+int64_t CoresOf(const Arguments& arguments) {
+  const int64_t usable = UsableCores();
+  const int64_t cores = arguments.CountOr("cores", usable);
+  if (cores <= usable) return cores;
+  throw Error(fmt::format("{}: of the {} asked for, this process may use {}",
+                          arguments.PlaceOf("cores"), Counted(cores, "core"), usable));
+}
+
+/// `cores`: 0 if stages sleep.
+std::vector<Emulated> RunAll(const Arguments& arguments, int64_t cores) {
   std::vector<Emulated> all;
   for (const NamedSchedule& named : SchedulesOf(arguments)) {
     Program program = Unpaired(LowerWithReplicas(named, arguments));
     InFileOf(named, [&] { CheckRunnable(program.schedule()); });
     Costs costs = CostsOf(arguments, program.schedule().stages);
-    Simulation simulated =
-        Simulate(program, ActionTimes(program, costs, ReductionOf(arguments)), {.spans = true});
+    Simulation simulated = Simulate(program, ActionTimes(program, costs, ReductionOf(arguments)),
+                                    {.spans = true, .cores = cores});
     all.push_back({std::move(program), std::move(costs), {}, {}, std::move(simulated)});
   }
   const int64_t warm_up = WarmUpOf(arguments);
@@ -67,7 +78,9 @@ std::vector<Emulated> RunAll(const Arguments& arguments) {
   const Nanoseconds reduction = given.empty() ? Nanoseconds{0} : given.front();
   for (int64_t i = 0; i < arguments.CountOr("repeat", 1); ++i) {
     for (Emulated& one : all) {
-      one.runs.push_back(Emulate(one.program, one.costs, reduction, deadline));
+      one.runs.push_back(cores == 0
+                             ? Emulate(one.program, one.costs, reduction, deadline)
+                             : EmulateOnCores(one.program, one.costs, cores, reduction, deadline));
     }
   }
   for (Emulated& one : all) {
@@ -78,7 +91,7 @@ std::vector<Emulated> RunAll(const Arguments& arguments) {
   return all;
 }
 
-std::string TextOf(const std::vector<Emulated>& all) {
+std::string TextOf(const std::vector<Emulated>& all, int64_t cores) {
   std::vector<std::vector<std::string>> rows = {{"schedule", "makespan", "simulated", "error",
                                                  "step", "spread", "simulated", "error", "bubble",
                                                  "simulated"}};
@@ -99,13 +112,14 @@ std::string TextOf(const std::vector<Emulated>& all) {
   const Schedule& first = all.front().program.schedule();
   const std::string copies =
       first.replicas > 1 ? fmt::format(" in {} replicas", first.replicas) : "";
-  return fmt::format("emulated on {} threads: {}{}, {} a step, {}\n\n{}", first.ranks,
+  const std::string way = cores > 0 ? fmt::format("busy on {}, ", Counted(cores, "core")) : "";
+  return fmt::format("emulated, {}on {} threads: {}{}, {} a step, {}\n\n{}", way, first.ranks,
                      Counted(first.ranks_per_replica(), "rank"), copies,
                      Counted(first.microbatches_per_replica(), "micro-batch"),
                      Counted(all.front().typical().steps, "step"), FormatTable(rows));
 }
 
-nlohmann::ordered_json JsonOf(const Emulated& one) {
+nlohmann::ordered_json JsonOf(const Emulated& one, int64_t cores) {
   RunResult result;
   result.trace = one.typical();
   const Schedule& schedule = one.program.schedule();
@@ -118,6 +132,7 @@ nlohmann::ordered_json JsonOf(const Emulated& one) {
   Explain(result);
   nlohmann::ordered_json json = ResultJson(result);
   const Metrics& simulated = one.simulated.metrics;
+  if (cores > 0) json["cores"] = cores;
   json["repetitions"] = one.runs.size();
   json["step_time_min_ns"] = one.summary.least.RoundedUp().count();
   json["step_time_max_ns"] = one.summary.greatest.RoundedUp().count();
@@ -143,8 +158,9 @@ void WriteFolder(const std::filesystem::path& folder, const std::vector<Emulated
 
 }  // namespace
 
-int RunEmulated(const Arguments& arguments) {
-  RefuseTraining(arguments);
+int RunEmulated(const Arguments& arguments, std::string_view compute) {
+  RefuseTraining(arguments, compute);
+  const int64_t cores = compute == "busy" ? CoresOf(arguments) : 0;
   const bool json = WantsJson(arguments);
   const std::string trace = arguments.TextOr("trace", "");
   const std::filesystem::path folder = arguments.TextOr("traces", "");
@@ -158,15 +174,15 @@ int RunEmulated(const Arguments& arguments) {
     std::filesystem::create_directories(folder);
     CheckWritable(folder / "side-by-side.json");
   }
-  const std::vector<Emulated> all = RunAll(arguments);
+  const std::vector<Emulated> all = RunAll(arguments, cores);
   if (!trace.empty()) WriteFile(trace, ToChrome(all.front().typical()));
   if (!folder.empty()) WriteFolder(folder, all);
   if (!json) {
-    fmt::print("{}", TextOf(all));
+    fmt::print("{}", TextOf(all, cores));
     return 0;
   }
   std::vector<nlohmann::ordered_json> results;
-  for (const Emulated& one : all) results.push_back(JsonOf(one));
+  for (const Emulated& one : all) results.push_back(JsonOf(one, cores));
   fmt::print("{}", JsonText(std::move(results)));
   return 0;
 }

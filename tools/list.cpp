@@ -77,7 +77,8 @@ std::vector<Kind> Kinds() {
         {"cuda", "ranks on GPUs; here: " + DescribeCuda()}}},
       {"computes",
        {{"real", "stages of a network that trains"},
-        {"emulated", "stages that only take their time"}}},
+        {"emulated", "stages that only take their time, asleep"},
+        {"busy", "the same, keeping a core busy"}}},
   };
 }
 

@@ -35,7 +35,7 @@ constexpr std::string_view kTransports[] = {"local", "nccl"};
 constexpr std::string_view kOnOff[] = {"on", "off"};
 /// How long ranks that are processes wait for each other to appear.
 constexpr std::chrono::seconds kPatience{60};
-constexpr std::string_view kComputes[] = {"real", "emulated"};
+constexpr std::string_view kComputes[] = {"real", "emulated", "busy"};
 
 /// How a series is trained.
 struct Way {
@@ -95,6 +95,12 @@ std::vector<Flag> GpuFlags() {
       {"cuda-graphs", "on|off",
        "of --transport local: passes of stages are captured when they are first made and replayed "
        "from then on (default: off)"}};
+}
+
+Flag CoresFlag() {
+  return {"cores", "COUNT",
+          "of --compute busy: all ranks run on so many of the cores that this process may use "
+          "(default: all of them)"};
 }
 
 /// By the flags; `launched`: a launcher has started this process.
@@ -222,11 +228,12 @@ void CheckWorldSize(const Arguments& arguments, int size) {
 
 int Run(const Arguments& given) {
   const Arguments arguments = given.Without("cluster");  // a job's is for simulations
-  if (arguments.Has("compute") && arguments.Choice("compute", kComputes) == "emulated") {
-    return RunEmulated(arguments);
-  }
+  const std::string compute =
+      arguments.Has("compute") ? arguments.Choice("compute", kComputes) : std::string(kComputes[0]);
+  if (compute != "busy") RefuseGiven(arguments, {CoresFlag()}, "only --compute busy keeps to them");
+  if (compute != "real") return RunEmulated(arguments, compute);
   // Real stages take the time they take; only a generator may want to know it beforehand.
-  RefuseUselessTimes(arguments, "times are given for --compute emulated only");
+  RefuseUselessTimes(arguments, "times are given for --compute emulated and busy only");
   if (arguments.Has("reduction")) {
     throw Error(fmt::format("{}: real replicas take the time they take, give --replicas",
                             arguments.PlaceOf("reduction")));
@@ -292,7 +299,11 @@ Subcommand RunCommand() {
           "--costs),\n"
           "messages are real, and the run is held against its simulation. Many more ranks than "
           "cores\n"
-          "are no hindrance. --steps defaults as in 'simulate'.\n\n"
+          "are no hindrance. --steps defaults as in 'simulate'. With --compute busy stages keep a "
+          "core\n"
+          "busy instead, for as long, so that ranks that share --cores slow each other, and the "
+          "simulation\n"
+          "is that of 'simulate --cores'.\n\n"
           "--checkpoint leaves what --resume goes on from, to the last bit as if the run had never "
           "been\nstopped: on any number of ranks, under any schedule whose gradients are as "
           "late.\n\n"
@@ -311,7 +322,9 @@ Subcommand RunCommand() {
             {"steps", "COUNT", fmt::format("updates (default: {})", kDefaultSteps)},
             {"backend", "threads|serial|mpi|cuda",
              "a thread per rank, the serial reference, a process per rank, or GPUs"},
-            {"compute", "real|emulated", "train, or only take the times given (default: real)"},
+            {"compute", "real|emulated|busy",
+             "train, or only take the times given, asleep or each rank on a core (default: real)"},
+            CoresFlag(),
             {"delay", "COUNT[,COUNT...]",
              "of --backend serial: gradient delay of all stages or of each"}},
            GpuFlags(),

@@ -70,8 +70,8 @@ std::string LinksText(const std::vector<Lane>& links) {
 std::string Limit(const Simulated& run) {
   const std::vector<int>& ranks = run.steady.critical_ranks;
   if (!run.exact) {
-    return "what this run met: noise, or messages that slow each other, leave no exact step time "
-           "but the mean of the run";
+    return "what this run met: noise, or messages or ranks that slow each other, leave no exact "
+           "step time but the mean of the run";
   }
   if (ranks.empty()) return "more actions than are looked into";
   const std::string reductions =

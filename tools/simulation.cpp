@@ -117,6 +117,7 @@ Simulated SimulateOne(const NamedSchedule& named, const Arguments& arguments,
       .spans = extras.spans || simulated.drawn || explained ||
                (sizes && (extras.reasons || arguments.Has("receive-slots"))),
       .network = conditions.network,
+      .cores = conditions.cores,
       .noise = conditions.noise};
   if (!extras.reasons) options.most_actions_for_critical_cycle = 0;
   Simulation simulation = Simulate(program, times, options);

@@ -4,6 +4,7 @@
 
 #include "models/schedule/slots.h"
 #include "runtime/cpu/local_transport.h"
+#include "runtime/emulated/cores.h"
 #include "runtime/emulated/emulated_compute.h"
 #include "runtime/emulated/emulated_links.h"
 #include "runtime/executor.h"
@@ -25,10 +26,8 @@ void CheckCosts(const Schedule& schedule, const Costs& costs) {
   }
 }
 
-}  // namespace
-
-Trace Emulate(const Program& program, const Costs& costs, Nanoseconds reduction,
-              Nanoseconds deadline, const Interposer& interpose) {
+Trace EmulateIn(EmulatedCompute::Way way, const Program& program, const Costs& costs,
+                Nanoseconds reduction, Nanoseconds deadline, const Interposer& interpose) {
   const Schedule& schedule = program.schedule();
   CheckCosts(schedule, costs);
   RunControl control(deadline);
@@ -44,7 +43,7 @@ Trace Emulate(const Program& program, const Costs& costs, Nanoseconds reduction,
   std::vector<RankBackend> backends;
   for (int rank = 0; rank < schedule.ranks; ++rank) {
     plans.push_back(PlanRank(program, rank, slots));
-    computes.push_back(std::make_unique<EmulatedCompute>(plans.back(), costs, control));
+    computes.push_back(std::make_unique<EmulatedCompute>(plans.back(), costs, way, control));
     transports.push_back(hub.End(rank));
     transports.push_back(links.End(*transports.back()));
     const RankBackend inner{computes.back().get(), transports.back().get()};
@@ -56,6 +55,19 @@ Trace Emulate(const Program& program, const Costs& costs, Nanoseconds reduction,
   std::vector<WorkerResult> results;
   RunOnThreads(program, plans, worker, backends, control, losses, results);
   return CollectTrace(program, results);
+}
+
+}  // namespace
+
+Trace Emulate(const Program& program, const Costs& costs, Nanoseconds reduction,
+              Nanoseconds deadline, const Interposer& interpose) {
+  return EmulateIn(EmulatedCompute::Way::kAsleep, program, costs, reduction, deadline, interpose);
+}
+
+Trace EmulateOnCores(const Program& program, const Costs& costs, int64_t cores,
+                     Nanoseconds reduction, Nanoseconds deadline, const Interposer& interpose) {
+  const OnCores held(cores);  // threads inherit it
+  return EmulateIn(EmulatedCompute::Way::kBusy, program, costs, reduction, deadline, interpose);
 }
 
 }  // namespace pipelag

@@ -18,4 +18,10 @@ namespace pipelag {
 Trace Emulate(const Program& program, const Costs& costs, Nanoseconds reduction,
               Nanoseconds deadline, const Interposer& interpose = {});
 
+/// The same with stages that keep a core busy for their time, each thread on any of the first
+/// `cores` that the calling one may use (OnCores): ranks slow each other. A span lasts from when
+/// its action could start.
+Trace EmulateOnCores(const Program& program, const Costs& costs, int64_t cores,
+                     Nanoseconds reduction, Nanoseconds deadline, const Interposer& interpose = {});
+
 }  // namespace pipelag

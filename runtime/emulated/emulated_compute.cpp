@@ -5,6 +5,7 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <ctime>
 #include <thread>
 
 #include "runtime/past_event.h"
@@ -12,13 +13,37 @@
 namespace pipelag {
 namespace {
 
-/// Of the calling thread. Neither is needed, so a system that does not permit it need not.
-void WakeOnTime() {
+/// A stopped run must not wait for the end of a long action.
+constexpr Nanoseconds kLongestSleep = std::chrono::milliseconds(20);
+
+/// Of the calling thread. Neither is needed, so a system that does not permit it need not. Who is
+/// woken before others must not be busy then.
+void WakeOnTime(EmulatedCompute::Way way) {
   // The kernel may put off a wake-up by as much as this, by default 50 us.
   static_cast<void>(prctl(PR_SET_TIMERSLACK, 1UL));
+  if (way == EmulatedCompute::Way::kBusy) return;
   sched_param lowest{};
   lowest.sched_priority = sched_get_priority_min(SCHED_RR);
   static_cast<void>(pthread_setschedparam(pthread_self(), SCHED_RR, &lowest));
+}
+
+void SleepUntil(const RunControl& control, Nanoseconds end) {
+  for (Nanoseconds now = control.Now(); now < end; now = control.Now()) {
+    std::this_thread::sleep_for(std::min(end - now, kLongestSleep));
+    control.CheckRunning();
+  }
+}
+
+/// For how long the calling thread has had a core.
+Nanoseconds TimeOnCore() {
+  timespec time{};
+  CHECK(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time) == 0);
+  return std::chrono::seconds(time.tv_sec) + Nanoseconds{time.tv_nsec};
+}
+
+void KeepCoreBusy(const RunControl& control, Nanoseconds takes) {
+  const Nanoseconds end = TimeOnCore() + takes;
+  while (TimeOnCore() < end) control.CheckRunning();
 }
 
 }  // namespace
@@ -34,21 +59,16 @@ class EmulatedCompute::Alarm {
   /// it as makes every other one of them punctual here, since that keeps a core busy.
   void SleepUntil(Nanoseconds end) {
     const Nanoseconds wake = end - watched_;
-    Nanoseconds now = Now();
-    if (now < wake) {
-      while (now < wake) {
-        std::this_thread::sleep_for(std::min(wake - now, kLongestSleep));
-        control_.CheckRunning();
-        now = Now();
-      }
-      watched_ = std::clamp(watched_ + (now > end ? kStep : -kStep), Nanoseconds{0}, kLongestWatch);
+    if (Now() < wake) {
+      pipelag::SleepUntil(control_, wake);
+      const Nanoseconds step = Now() > end ? kStep : -kStep;
+      watched_ = std::clamp(watched_ + step, Nanoseconds{0}, kLongestWatch);
     }
-    while (now < end) now = Now();
+    while (Now() < end) {
+    }
   }
 
  private:
-  /// A stopped run must not wait for the end of a long action.
-  static constexpr Nanoseconds kLongestSleep = std::chrono::milliseconds(20);
   static constexpr Nanoseconds kLongestWatch = std::chrono::microseconds(100);
   static constexpr Nanoseconds kStep = std::chrono::microseconds(1);
 
@@ -69,10 +89,11 @@ class EmulatedCompute::TimedEvent : public Event {
   Interval when_;
 };
 
-EmulatedCompute::EmulatedCompute(const RankPlan& plan, const Costs& costs,
+EmulatedCompute::EmulatedCompute(const RankPlan& plan, const Costs& costs, Way way,
                                  const RunControl& control)
     : plan_(plan),
       costs_(costs),
+      way_(way),
       control_(control),
       alarm_(std::make_unique<Alarm>(control)),
       message_bytes_(static_cast<size_t>(std::max<Bytes>(costs.activation_bytes, 1))) {
@@ -102,7 +123,7 @@ std::span<float> EmulatedCompute::SharedGradient(int, int) { return {}; }
 
 EventPtr EmulatedCompute::Start(const ComputeTask& task, std::span<const EventPtr> after) {
   if (!started_) {
-    WakeOnTime();
+    WakeOnTime(way_);
     lane_free_ = control_.Now();
     started_ = true;
   }
@@ -114,6 +135,12 @@ EventPtr EmulatedCompute::Start(const ComputeTask& task, std::span<const EventPt
   control_.CheckRunning();
   if (task.action.kind == ActionKind::kAllReduce) {
     return std::make_shared<PastEvent>(Interval{start, start});
+  }
+  if (way_ == Way::kBusy) {
+    SleepUntil(control_, start);  // messages are there before links deliver them
+    KeepCoreBusy(control_, DurationOf(task.action));
+    lane_free_ = control_.Now();
+    return std::make_shared<PastEvent>(Interval{start, lane_free_});
   }
   lane_free_ = start + DurationOf(task.action);
   return std::make_shared<TimedEvent>(*alarm_, Interval{start, lane_free_});

@@ -1,5 +1,6 @@
-// A device that takes the times it is given and computes nothing: it sleeps, so that many more
-// ranks than cores run side by side as if each had a device of its own. Knows no network.
+// A device that takes the times it is given and computes nothing. Either it sleeps, so that many
+// more ranks than cores run side by side as if each had a device of its own, or it keeps a core
+// busy, so that ranks slow each other as those that compute do. Knows no network.
 #pragma once
 
 #include <memory>
@@ -14,14 +15,19 @@
 namespace pipelag {
 
 /// Stages of one rank, used by one thread. An action starts when the lane is free and its messages
-/// have arrived, and ends when its time is over, as on a device that has its work queued: that the
+/// have arrived. Collectives take no time of the compute lane.
+///
+/// Asleep, an action ends when its time is over, as on a device that has its work queued: that the
 /// thread is late delays nobody but those who wait for its messages. Its events happen when the
-/// clock says so. Collectives take no time of the compute lane.
+/// clock says so. Busy, it ends when the thread has had a core for that time since it was called,
+/// and has happened by then; while the thread waits for messages it leaves the core to others.
 class EmulatedCompute : public Compute {
  public:
+  enum class Way { kAsleep, kBusy };
+
   /// `costs` by slice; throws Error if they lack a kind that is then asked for. `control` is
   /// borrowed, as its events borrow from it.
-  EmulatedCompute(const RankPlan& plan, const Costs& costs, const RunControl& control);
+  EmulatedCompute(const RankPlan& plan, const Costs& costs, Way way, const RunControl& control);
   ~EmulatedCompute() override;
 
   std::byte* MessageBuffer(int lane, int index) override;
@@ -38,6 +44,7 @@ class EmulatedCompute : public Compute {
 
   RankPlan plan_;
   Costs costs_;
+  Way way_;
   const RunControl& control_;
   std::unique_ptr<Alarm> alarm_;
   size_t message_bytes_;

@@ -1,4 +1,5 @@
-// Devices that only take their time: the run is the simulator's but for what the machine is late.
+// Devices that only take their time: the run is the simulator's but for what the machine is late,
+// or what ranks on the same cores keep each other waiting.
 #include "runtime/emulated/emulate.h"
 
 #include <fmt/format.h>
@@ -8,10 +9,12 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <thread>
 #include <tuple>
 
 #include "models/schedule/generators.h"
 #include "models/schedule/replicate.h"
+#include "runtime/emulated/cores.h"
 #include "runtime/runnable.h"
 #include "sim/simulator.h"
 #include "runtime/compute_around.h"
@@ -80,6 +83,13 @@ void ExpectConsistent(const Program& program, const Costs& costs, Nanoseconds re
   }
 }
 
+/// `cores`: 0 for stages that sleep.
+Trace RunOn(int64_t cores, const Program& program, const Costs& costs, Nanoseconds reduction,
+            Nanoseconds deadline = std::chrono::minutes(1), const Interposer& interpose = {}) {
+  return cores == 0 ? Emulate(program, costs, reduction, deadline, interpose)
+                    : EmulateOnCores(program, costs, cores, reduction, deadline, interpose);
+}
+
 struct Case {
   std::string schedule;
   int ranks;
@@ -95,6 +105,25 @@ TEST_P(Emulated, IsTheSimulatedRunButLater) {
   const Costs costs = Times(program.schedule().stages, microseconds(500));
   ExpectConsistent(program, costs, Nanoseconds{0},
                    Emulate(program, costs, Nanoseconds{0}, std::chrono::minutes(1)));
+}
+
+Nanoseconds WorkOf(const Simulation& simulation) {
+  Nanoseconds work{0};
+  for (const RankMetrics& rank : simulation.metrics.ranks) work += rank.totals.busy;
+  return work;
+}
+
+// All ranks on one core, which is nobody's twice.
+TEST_P(Emulated, BusyOnOneCoreIsTheSimulatedRunButLater) {
+  const Case& c = GetParam();
+  const Program program = Unpaired(
+      Program(Generate(c.schedule, {.ranks = c.ranks, .microbatches = c.microbatches}), 2));
+  const Costs costs = Times(program.schedule().stages, microseconds(100));
+  const Trace trace = EmulateOnCores(program, costs, 1, Nanoseconds{0}, std::chrono::minutes(1));
+  ExpectConsistent(program, costs, Nanoseconds{0}, trace);
+  const Nanoseconds work = WorkOf(Simulate(program, ActionTimes(program, costs)));
+  // A thousandth for clocks that do not go alike.
+  EXPECT_GE(ComputeMetrics(trace).makespan, work - work / 1000);
 }
 
 INSTANTIATE_TEST_SUITE_P(Schedules, Emulated,
@@ -114,13 +143,15 @@ TEST(Emulation, OfReplicasReducesGradientsAsTheSimulatorDoes) {
     const GeneratorOptions options{.ranks = 2, .microbatches = 4, .reduction = true, .norm = norm};
     const Program program = Unpaired(Program(Replicate(Generate(schedule, options), 2), 3));
     const Costs costs = Times(program.schedule().stages, microseconds(500));
-    const Trace trace = Emulate(program, costs, reduction, std::chrono::minutes(1));
-    ExpectConsistent(program, costs, reduction, trace);
-    for (const Span& span : trace.spans) {
-      if (span.kind != ActionKind::kAllReduce) continue;
-      const bool gradients =
-          MovesGradients(program.schedule().groups[static_cast<size_t>(span.stage)]);
-      EXPECT_EQ(span.end - span.start, gradients ? reduction : Nanoseconds{0});
+    for (const int64_t cores : {int64_t{0}, UsableCores()}) {
+      const Trace trace = RunOn(cores, program, costs, reduction);
+      ExpectConsistent(program, costs, reduction, trace);
+      for (const Span& span : trace.spans) {
+        if (span.kind != ActionKind::kAllReduce) continue;
+        const bool gradients =
+            MovesGradients(program.schedule().groups[static_cast<size_t>(span.stage)]);
+        EXPECT_EQ(span.end - span.start, gradients ? reduction : Nanoseconds{0});
+      }
     }
   }
 }
@@ -191,19 +222,33 @@ class Broken : public ComputeAround {
   }
 };
 
-TEST(Emulation, DoesNotSleepThroughTheEndOfTheRun) {
+TEST(Emulation, IsNotBusyBeyondTheEndOfTheRunNorSleepsThroughIt) {
   const Program program(Generate("gpipe", {.ranks = 2, .microbatches = 2}), 1);
-  std::unique_ptr<Broken> broken;
-  const auto begun = std::chrono::steady_clock::now();
-  EXPECT_THROW(
-      Emulate(program, Times(2, std::chrono::hours(1)), Nanoseconds{0}, std::chrono::hours(24),
-              [&](int rank, RankBackend inner, RunControl&) {
-                if (rank == 0) return inner;
-                broken = std::make_unique<Broken>(*inner.compute);
-                return RankBackend{broken.get(), inner.transport};
-              }),
-      Error);
-  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(30));
+  for (const int64_t cores : {0, 1}) {
+    std::unique_ptr<Broken> broken;
+    const auto begun = std::chrono::steady_clock::now();
+    EXPECT_THROW(RunOn(cores, program, Times(2, std::chrono::hours(1)), Nanoseconds{0},
+                       std::chrono::hours(24),
+                       [&](int rank, RankBackend inner, RunControl&) {
+                         if (rank == 0) return inner;
+                         broken = std::make_unique<Broken>(*inner.compute);
+                         return RankBackend{broken.get(), inner.transport};
+                       }),
+                 Error);
+    EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(30));
+  }
+}
+
+TEST(Emulation, IsHeldToItsCoresAndNobodyElse) {
+  const int64_t usable = UsableCores();
+  for (int64_t cores = 1; cores <= usable; ++cores) {
+    {
+      const OnCores held(cores);
+      EXPECT_EQ(UsableCores(), cores);
+      std::jthread([&] { EXPECT_EQ(UsableCores(), cores); });
+    }
+    EXPECT_EQ(UsableCores(), usable);
+  }
 }
 
 }  // namespace

@@ -281,6 +281,30 @@ TEST(Run, EmulatedIsHeldAgainstItsSimulation) {
             std::string::npos);
 }
 
+TEST(Run, BusyIsHeldAgainstTheSimulationOfItsCores) {
+  const Workplace place;
+  const std::string job =
+      "--schedule 1f1b --ranks 4 --microbatches 4 --forward 1ms --backward 2ms --cores 1 ";
+  const nlohmann::json json = Json(place.Pipelag("run --compute busy --format json " + job));
+  EXPECT_EQ(json.at("cores"), 1);
+  EXPECT_EQ(json.at("predicted").at("makespan_ns"), 4 * 4 * 3'000'000);
+  EXPECT_EQ(Json(place.Pipelag("simulate --format json " + job)).at("makespan_ns"),
+            json.at("predicted").at("makespan_ns"));
+  EXPECT_NE(place.Pipelag("run --compute busy " + job).out.find("busy on 1 core, on 4 threads"),
+            std::string::npos);
+  place.Write("job.json", R"({"schedule": "1f1b", "ranks": 2, "microbatches": 2, "cores": 70000})");
+  for (const auto& [flags, expected] : std::vector<std::pair<std::string, std::string>>{
+           {"job.json", "job.json: /cores: of the 70000 cores asked for, this process may use"},
+           {"job.json --cores 50000", "--cores: of the 50000 cores asked for"},
+           {"job.json --cores 0", "--cores"}}) {
+    const Outcome outcome = place.Pipelag("run --compute busy " + flags);
+    EXPECT_EQ(outcome.exit_code, 2) << flags;
+    EXPECT_NE(outcome.err.find(expected), std::string::npos) << flags << ": " << outcome.err;
+  }
+  // Of the others it is none of their business, as far as they are not asked for it outright.
+  EXPECT_EQ(place.Pipelag("run --compute emulated job.json").exit_code, 0);
+}
+
 TEST(Run, EmulatedReplicasReduceInTheTimeGiven) {
   const Workplace place;
   const std::string job =
@@ -318,6 +342,9 @@ TEST(Run, BadInputEndsWithOneSentence) {
       {good + "--forward 1ms", "--compute emulated"},
       {good + "--compute fake", "emulated"},
       {good + "--compute emulated --optimizer sgd", "trains nothing"},
+      {good + "--compute busy --optimizer sgd", "trains nothing"},
+      {good + "--compute emulated --cores 1", "--cores: only --compute busy"},
+      {good + "--cores 1", "--cores: only --compute busy"},
       {good + "--replicas 0", "--replicas"},
       {good + "--replicas 70000", "more than 65535"},
       {"--schedule pipedream --ranks 2 --microbatches 2 --replicas 2 --clip-norm 1", "pipedream"},

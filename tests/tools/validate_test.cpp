@@ -86,7 +86,7 @@ TEST(Validate, NamesWhatIsWrongInTheFile) {
 TEST(Validate, UsesAllThatAJobSaysOrRefusesIt) {
   const std::string job(kJob, std::string_view(kJob).find_last_of('}'));
   for (const char* key : {"noise", "seeds", "seed", "trace", "format", "receive-slots", "cluster",
-                          "microbatch-spread", "device-compute", "tokens", "mtbf"}) {
+                          "cores", "microbatch-spread", "device-compute", "tokens", "mtbf"}) {
     const std::string with = job + R"(, ")" + key + R"(": "1"})";
     EXPECT_THAT(Refusal(Cases(R"({"step_time_s": 1})", with)),
                 HasSubstr(std::string("cases.json: /rows/0/job/") + key +

@@ -229,6 +229,33 @@ TEST_F(Variants, ReplicasThatAreAlikeNeedNoCluster) {
   EXPECT_EQ(Makespan(one + "--replicas 3 --reduction 5us"), Makespan(one) + 5000);
 }
 
+TEST_F(Variants, Cores) {
+  const std::string base =
+      "--schedule gpipe --ranks 2 --microbatches 2 --forward 1us --backward 2us ";
+  EXPECT_EQ(Makespan(base), 9000);
+  EXPECT_EQ(Makespan(base + "--cores 2"), 9000);
+  EXPECT_EQ(Makespan(base + "--cores 1"), 12000);
+  EXPECT_EQ(Makespan(base + "--cores 1 --replicas 2"), 24000);
+  EXPECT_EQ(Makespan(base + "--cores 1 --rank-factors 1,2"), 18000);
+  EXPECT_TRUE(Simulate(base + "--cores 1").at("step_time_is_mean_of_run"));
+  EXPECT_FALSE(Simulate(base + "--cores 2").contains("step_time_is_mean_of_run"));
+  EXPECT_THAT(place_.Pipelag("simulate " + base + "--cores 1").out, HasSubstr("the mean of this"));
+  EXPECT_THAT(place_.Pipelag("sweep --format csv --grid cores=1,2 " + base).out,
+              AllOf(HasSubstr("\n1,"), HasSubstr(",12000,"), HasSubstr(",9000,")));
+  place_.Write("job.json", R"({"schedule": "gpipe", "ranks": 2, "microbatches": 2, "cores": 1})");
+  EXPECT_EQ(Makespan("job.json"), 12'000'000);
+  place_.Write("pair.json", R"({"gpus": ["a", "b"], "links": [{"from": "a", "to": "b",
+                                "bandwidth": "1GB/s"}]})");
+  const std::string wrong = "simulate " + base;
+  ExpectRefused(wrong + "--cores 0", "--cores");
+  ExpectRefused(wrong + "--cores -1", "--cores");
+  ExpectRefused(wrong + "--cores half", "--cores");
+  ExpectRefused(wrong + "--cores 1 --cluster pair.json", "--cores: the GPUs of --cluster");
+  ExpectRefused(wrong + "--cores 1 --machine dgx-h100 --model gpt2",
+                "--cores: the GPUs of --machine");
+  ExpectRefused("simulate job.json --cluster pair.json", "/cores: the GPUs of --cluster");
+}
+
 TEST_F(Variants, NoiseKeyedByAction) {
   const std::string base =
       "--schedule 1f1b --ranks 2 --microbatches 2 --forward 1us --backward 2us ";
