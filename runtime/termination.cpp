@@ -1,10 +1,7 @@
 #include "runtime/termination.h"
 
-#include <semaphore.h>
 #include <signal.h>
 
-#include <atomic>
-#include <cerrno>
 #include <cstring>
 #include <mutex>
 #include <utility>
@@ -17,18 +14,18 @@ namespace {
 
 constexpr int kSignals[] = {SIGTERM, SIGINT, SIGHUP};
 
-/// All that a handler of signals may touch, and it has no other way to it.
-struct Received {
-  sem_t any;
-  std::atomic<int> last{0};
-};
-Received received;
+int WakeUp() { return SIGRTMIN; }
 
-void Receive(int signal) {
-  const int kept = errno;
-  received.last = signal;
-  sem_post(&received.any);
-  errno = kept;
+/// Those that nobody has set to be ignored.
+sigset_t ToBeAnswered() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : kSignals) {
+    struct sigaction now {};
+    CHECK(sigaction(signal, nullptr, &now) == 0);
+    if (now.sa_handler == SIG_DFL) sigaddset(&signals, signal);
+  }
+  return signals;
 }
 
 struct Reactions {
@@ -57,39 +54,34 @@ void Answer(int signal) {
   }
   if (!called.empty()) return;
   RemoveUnfinishedFiles();
-  ::signal(signal, SIG_DFL);
+  sigset_t fatal;
+  sigemptyset(&fatal);
+  sigaddset(&fatal, signal);
   raise(signal);
+  pthread_sigmask(SIG_UNBLOCK, &fatal, nullptr);
 }
 
 }  // namespace
 
 TerminationSignals::TerminationSignals() {
-  CHECK(sem_init(&received.any, 0, 0) == 0);
-  answering_ = std::jthread([](const std::stop_token& over) {
+  sigset_t awaited = ToBeAnswered();
+  sigaddset(&awaited, WakeUp());
+  CHECK(pthread_sigmask(SIG_BLOCK, &awaited, &before_) == 0);
+  answering_ = std::jthread([awaited](const std::stop_token& over) {
     for (;;) {
-      while (sem_wait(&received.any) != 0) CHECK(errno == EINTR);
+      int signal = 0;
+      CHECK(sigwait(&awaited, &signal) == 0);
       if (over.stop_requested()) return;
-      Answer(received.last);
+      if (signal != WakeUp()) Answer(signal);
     }
   });
-  struct sigaction receive {};
-  receive.sa_handler = Receive;
-  receive.sa_flags = SA_RESTART;
-  for (const int signal : kSignals) {
-    struct sigaction before {};
-    CHECK(sigaction(signal, nullptr, &before) == 0);
-    if (before.sa_handler == SIG_DFL) CHECK(sigaction(signal, &receive, nullptr) == 0);
-  }
 }
 
 TerminationSignals::~TerminationSignals() {
-  for (const int signal : kSignals) {
-    struct sigaction now {};
-    CHECK(sigaction(signal, nullptr, &now) == 0);
-    if (now.sa_handler == Receive) ::signal(signal, SIG_DFL);
-  }
   answering_.request_stop();
-  sem_post(&received.any);
+  pthread_kill(answering_.native_handle(), WakeUp());
+  answering_.join();
+  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
 OnTermination::OnTermination(Reaction reaction, When when) : when_(when) {

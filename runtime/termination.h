@@ -2,6 +2,8 @@
 // of what it does meanwhile.
 #pragma once
 
+#include <signal.h>
+
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -10,8 +12,11 @@
 
 namespace pipelag {
 
-/// One per process, as long as it lives: until then a signal ends it as ever, but no file is left
-/// half written. A signal that is ignored from the start, as under nohup, stays so.
+/// One per process, made before any other thread is, which would not inherit that the signals are
+/// blocked; one thread waits for them. No handler may run where ranks compute: oneDNN's kernels
+/// move the stack pointer into blocks of the heap, where a handler's frame overwrites what lies
+/// below. Without an OnTermination a signal ends the process as ever, but no file is left half
+/// written. A signal that is ignored from the start, as under nohup, stays so.
 class TerminationSignals {
  public:
   TerminationSignals();
@@ -20,6 +25,7 @@ class TerminationSignals {
   TerminationSignals& operator=(const TerminationSignals&) = delete;
 
  private:
+  sigset_t before_;
   std::jthread answering_;
 };
 
