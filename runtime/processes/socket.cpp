@@ -50,12 +50,14 @@ Socket TryConnect(const sockaddr* at, socklen_t length, Deadline deadline) {
   const int descriptor = socket(at->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (descriptor < 0) Fail("socket");
   Socket connecting = Prepared(descriptor);
-  if (connect(descriptor, at, length) == 0) return connecting;
-  if (errno != EINPROGRESS || !WaitFor(descriptor, POLLOUT, deadline)) return {};
-  int error = 0;
-  socklen_t size = sizeof error;
-  getsockopt(descriptor, SOL_SOCKET, SO_ERROR, &error, &size);
-  return error == 0 ? std::move(connecting) : Socket();
+  if (connect(descriptor, at, length) != 0) {
+    if (errno != EINPROGRESS || !WaitFor(descriptor, POLLOUT, deadline)) return {};
+    int error = 0;
+    socklen_t size = sizeof error;
+    getsockopt(descriptor, SOL_SOCKET, SO_ERROR, &error, &size);
+    if (error != 0) return {};
+  }
+  return IsConnectedToItself(connecting) ? Socket() : std::move(connecting);
 }
 
 template <class Try>
@@ -69,6 +71,16 @@ Socket Persist(Try attempt, Deadline deadline) {
 }
 
 }  // namespace
+
+bool IsConnectedToItself(const Socket& socket) {
+  sockaddr_storage own{};
+  sockaddr_storage peer{};
+  socklen_t own_size = sizeof own;
+  socklen_t peer_size = sizeof peer;
+  return getsockname(socket.descriptor(), reinterpret_cast<sockaddr*>(&own), &own_size) == 0 &&
+         getpeername(socket.descriptor(), reinterpret_cast<sockaddr*>(&peer), &peer_size) == 0 &&
+         own_size == peer_size && std::memcmp(&own, &peer, own_size) == 0;
+}
 
 Socket& Socket::operator=(Socket&& other) noexcept {
   if (this != &other) {

@@ -37,6 +37,10 @@ Socket Listen(int port);
 int PortOf(const Socket& listener);
 /// The address at the other end, with another port.
 Address PeerAddress(const Socket& socket, int port);
+/// While nobody listens yet at a port that the system hands out to whoever connects, it may be
+/// handed to the very socket that looks there, which then finds itself. Connect takes that for
+/// nobody.
+bool IsConnectedToItself(const Socket& socket);
 
 /// All three give up at the deadline: the first two return an unconnected socket then, the third
 /// and fourth throw Error, as they do if the other side is gone.
