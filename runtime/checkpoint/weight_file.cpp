@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -72,6 +74,15 @@ void CheckPositions(const std::filesystem::path& file, int64_t there, int here) 
       fmt::format("{}: knows {} positions, but a sequence has {}", file.string(), there, here));
 }
 
+void CheckFinite(const std::filesystem::path& file, const std::string& tensor,
+                 std::span<const float> values) {
+  const auto wrong = std::find_if_not(values.begin(), values.end(),
+                                      [](float value) { return std::isfinite(value); });
+  if (wrong == values.end()) return;
+  throw Error(fmt::format("{}: tensor {} is {} at element {}, but weights must be finite",
+                          file.string(), tensor, *wrong, wrong - values.begin()));
+}
+
 class WeightsAtStepZero : public StartingPoint {
  public:
   int64_t step() const override { return 0; }
@@ -82,7 +93,7 @@ class LlmcWeights : public WeightsAtStepZero {
  public:
   LlmcWeights(const std::filesystem::path& file, const LlmcHeader& header,
               const NetworkShape& shape)
-      : file_(file) {
+      : path_(file), file_(file) {
     RefuseUnlikeGpt2(file, shape);
     CheckSame(file, "layers", header.shape.layers, shape.layers);
     CheckSame(file, "channels", header.shape.hidden, shape.hidden);
@@ -100,14 +111,15 @@ class LlmcWeights : public WeightsAtStepZero {
     CHECK(age == 0);
     std::fill_n(weights, layout.size(), 0.0f);
     for (const StageTensor& place : layout.tensors()) {
-      const bool head = place.role == TensorRole::kHead;
-      file_.Read(tensors_.at(head ? kTokenEmbedding : place.name),
-                 std::as_writable_bytes(
-                     std::span(weights + place.offset, static_cast<size_t>(place.elements()))));
+      const std::string name = place.role == TensorRole::kHead ? kTokenEmbedding : place.name;
+      const std::span values(weights + place.offset, static_cast<size_t>(place.elements()));
+      file_.Read(tensors_.at(name), std::as_writable_bytes(values));
+      CheckFinite(path_, name, values);
     }
   }
 
  private:
+  std::filesystem::path path_;
   InputFile file_;
   std::map<std::string, int64_t> tensors_;  ///< first byte's place in the file
 };
@@ -139,15 +151,18 @@ class SafetensorsWeights : public WeightsAtStepZero {
     for (const StageTensor& place : layout.tensors()) {
       const std::string name = NameOf(place);
       std::vector<int64_t> shape = OwnShape(place);
+      const std::span values(weights + place.offset, static_cast<size_t>(place.elements()));
       if (place.name != kPositionEmbedding) {
-        file_.Read(name, shape, IsTransposed(place), weights + place.offset);
+        file_.Read(name, shape, IsTransposed(place), values.data());
+        CheckFinite(file_.path(), name, values);
         continue;
       }
       const FileTensor& positions = file_.At(name);
       shape[0] = positions.shape[0];
       std::vector<float> all(static_cast<size_t>(positions.elements()));
       file_.Read(name, shape, false, all.data());
-      std::copy_n(all.begin(), place.elements(), weights + place.offset);
+      std::copy_n(all.begin(), place.elements(), values.begin());
+      CheckFinite(file_.path(), name, values);
     }
   }
 

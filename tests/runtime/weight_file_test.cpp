@@ -7,6 +7,7 @@
 
 #include <cstring>
 #include <functional>
+#include <limits>
 
 #include "models/error.h"
 #include "models/file.h"
@@ -93,6 +94,25 @@ TEST_F(WeightFile, OfLlmcGoesInAndOutByteForByte) {
   EXPECT_EQ(two.At(0, "h.0.attn.c_attn.weight", 1), 549);
   EXPECT_EQ(two.At(1, "h.1.attn.c_attn.weight", 1), 549 + 48);
   EXPECT_EQ(two.At(1, "lm_head.weight", 519), 519);  // a copy of the embedding
+}
+
+TEST_F(WeightFile, WithANumberThatIsNoneIsRefused) {
+  const auto start = OpenWeights(Written(LlmcFile()), kShape);
+  Stages network(*start, kShape, 2);
+  const int64_t head = network.layouts[1].Find("lm_head.weight").offset;
+  network.weights[1][static_cast<size_t>(head + 3)] = std::numeric_limits<float>::quiet_NaN();
+  ExportWeights(Path("out.safetensors"), kShape, network.views());
+  const auto broken = OpenWeights(Path("out.safetensors"), kShape);
+  EXPECT_THAT(ReasonOf([&] { Stages(*broken, kShape, 2); }),
+              testing::AllOf(HasSubstr("out.safetensors: tensor lm_head.weight is nan at element "),
+                             HasSubstr("3, but weights must be finite")));
+
+  std::string content = LlmcFile();
+  const float infinite = std::numeric_limits<float>::infinity();
+  content.replace(1024 + 4 * 7, 4, reinterpret_cast<const char*>(&infinite), 4);
+  const auto of_llmc = OpenWeights(Written(content), kShape);
+  EXPECT_THAT(ReasonOf([&] { Stages(*of_llmc, kShape, 2); }),
+              HasSubstr("model.bin: tensor wte.weight is inf at element 7"));
 }
 
 TEST_F(WeightFile, OfSafetensorsGoesInAndOut) {
