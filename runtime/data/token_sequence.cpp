@@ -103,17 +103,17 @@ void TokenSequence::CheckLimit(const TokenPiece& piece, int64_t from,
 }
 
 std::string Fingerprint(const TokenSequence& tokens) {
-  constexpr int64_t kBlocks = 64;
-  constexpr int64_t kBlock = 2048;
-  const int64_t block = std::min(kBlock, tokens.size());
+  constexpr int64_t kBlocks = 4096;
+  constexpr int64_t kBlock = 4096;
+  const int64_t size = tokens.size();
+  const int64_t block = std::min(kBlock, size);
+  // Evenly spaced from the first token to the last: without a gap if they could hold all.
+  const int64_t blocks = std::min(kBlocks, (size + kBlock - 1) / kBlock);
   std::vector<Token> buffer(static_cast<size_t>(block));
   Sha256Sum digest;
-  const int64_t size = tokens.size();
   digest.Add(&size, sizeof size);
-  for (int64_t k = 0; k < kBlocks; ++k) {
-    // From the first token to the last.
-    tokens.Copy(k == kBlocks - 1 ? size - block : (size - block) / (kBlocks - 1) * k, block,
-                buffer.data());
+  for (int64_t k = 0; k < blocks; ++k) {
+    tokens.Copy((size - block) * k / std::max(blocks - 1, int64_t{1}), block, buffer.data());
     digest.Add(buffer.data(), buffer.size() * sizeof(Token));
   }
   return digest.Finish();

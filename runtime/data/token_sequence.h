@@ -50,8 +50,8 @@ class TokenSequence {
   int vocabulary_ = kMostTokens;
 };
 
-/// SHA-256 over the number of tokens and up to 64 evenly spaced blocks of 2,048 of them: what two
-/// different texts do not share, without reading all of a large one.
+/// SHA-256 over the number of tokens and all of up to 16,777,216; of more, over 4,096 evenly spaced
+/// blocks of 4,096: a large text is not read as a whole.
 std::string Fingerprint(const TokenSequence& tokens);
 
 }  // namespace pipelag

@@ -196,6 +196,19 @@ TEST_F(TokenFiles, ReplacedInPlaceAreLimitedStill) {
   EXPECT_NE(ReasonOf([&] { corpus.train.Part(25, 40).Copy(0, 8, tokens.data()); }), "");
 }
 
+TEST_F(TokenFiles, FingerprintsDifferWhicheverTokenDoes) {
+  for (const int size : {1, 2, 4095, 4096, 4097, 8193, 60'000}) {
+    std::vector<Token> tokens = Counted(0, size);
+    const std::string before = Fingerprint(OpenTokens(Write("a.bin", Tokens16(tokens))));
+    for (int k = 0; k < size; k += 1 + size / 97) {
+      Token& token = tokens[static_cast<size_t>(k)];
+      token ^= 1;
+      EXPECT_NE(Fingerprint(OpenTokens(Write("b.bin", Tokens16(tokens)))), before) << k;
+      token ^= 1;
+    }
+  }
+}
+
 TEST_F(TokenFiles, FingerprintsDiffer) {
   std::vector<Token> tokens = Counted(0, 60'000);
   const std::string before = Fingerprint(OpenTokens(Write("a.bin", Tokens16(tokens))));
