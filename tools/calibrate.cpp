@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "models/file.h"
 #include "tools/flags.h"
@@ -36,7 +37,12 @@ int Run(const Arguments& arguments) {
   const std::string target = arguments.Output("output");
   const int64_t warm_up = WarmUpOf(arguments);
   std::vector<Trace> traces;
-  for (const std::string& file : arguments.operands()) traces.push_back(ReadRun(file));
+  for (const std::string& file : arguments.operands()) {
+    Trace trace = ReadRun(file);
+    // Every replica has the stages of the others, which are told once.
+    const int stages = trace.stages / trace.replicas;
+    traces.push_back(OfSlices(std::move(trace), stages));
+  }
   Costs costs;
   try {
     costs = Calibrate(traces, {.warm_up = warm_up});

@@ -73,6 +73,17 @@ std::map<std::pair<int, ActionKind>, Durations> Join(const std::vector<Timed>& m
 
 Comparison Compare(const Trace& measured, const Trace& simulated, int64_t warm_up,
                    const std::optional<StepTime>& exact_step) {
+  const auto size = [](const Trace& trace) {
+    return std::tuple(trace.ranks, trace.replicas, trace.microbatches);
+  };
+  if (size(measured) != size(simulated)) {
+    const auto text = [](const Trace& trace) {
+      return fmt::format("{} with {} ranks in all, {} replicas and {} micro-batches a step",
+                         trace.schedule, trace.ranks, trace.replicas, trace.microbatches);
+    };
+    throw Error(fmt::format("the two traces are not of the same size: {}, and {}", text(measured),
+                            text(simulated)));
+  }
   Comparison comparison;
   const auto joined = Join(ActionsOf(measured, warm_up), ActionsOf(simulated, warm_up), comparison);
   if (joined.empty()) {

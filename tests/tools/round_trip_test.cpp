@@ -83,6 +83,21 @@ TEST(RoundTrip, ASimulatedTraceGivesItsCostsBack) {
   EXPECT_EQ(place.Pipelag("compare measured.json simulated.json").exit_code, 0);
 }
 
+TEST(RoundTrip, ATraceOfReplicasGivesTheCostsOfOne) {
+  const Workplace place;
+  const std::string flags = "--schedule 1f1b --ranks 2 --microbatches 4 --replicas 2 ";
+  ASSERT_EQ(place.Pipelag("run --compute emulated --steps 3 " + flags + "--trace measured.json")
+                .exit_code,
+            0);
+  const json written = Json(place.Pipelag("calibrate measured.json -o costs.json --format json"));
+  EXPECT_EQ(written.at("forward_ns").size(), 2u);
+  EXPECT_EQ(place.Pipelag("simulate " + flags + "--costs costs.json --trace one.json").exit_code,
+            0);
+  const Outcome outcome = place.Pipelag("compare measured.json one.json");
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("4 ranks in all, 2 replicas"));
+}
+
 TEST(RoundTrip, AnalysisOfASimulatedTraceIsTheSimulation) {
   const Workplace place;
   for (const char* schedule : {"gpipe", "1f1b", "pipedream", "2bw"}) {

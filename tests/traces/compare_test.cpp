@@ -1,11 +1,13 @@
 // Comparison of runs: of a run with itself, with one that is off by known factors, with a stranger.
 #include "traces/compare.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "models/error.h"
+#include "tests/reason.h"
 #include "tests/traces/sample.h"
 
 namespace pipelag {
@@ -48,6 +50,16 @@ TEST(Compare, PrefersTheExactStepTime) {
   EXPECT_EQ(comparison.step_error, 1.0 / 30.0);
   EXPECT_EQ(comparison.simulated_bubble.steady_state, 7.0 / 31.0);
   EXPECT_EQ(comparison.measured_bubble.steady_state, 1.0 / 5.0);
+}
+
+TEST(Compare, JoinsNoActionsOfStepsOfAnotherSize) {
+  const Trace trace = sample::GPipe(2, 4, 3, 10, 20, 0);
+  Trace replicated = trace;
+  replicated.replicas = 2;
+  for (const Trace& other :
+       {sample::GPipe(2, 2, 3, 10, 20, 0), sample::GPipe(3, 4, 3, 10, 20, 0), replicated}) {
+    EXPECT_THAT(ReasonOf([&] { Compare(trace, other); }), testing::HasSubstr("same size"));
+  }
 }
 
 TEST(Compare, CountsWhatOnlyOneSideHas) {
