@@ -338,7 +338,7 @@ Subcommand RunCommand() {
             {"traces", "FOLDER",
              "write the measured traces of all, with --predict-from the simulated ones and the "
              "costs too"},
-            {"loss", "FILE", "write the loss of every step as CSV"},
+            {"loss", "FILE", "write the loss of every step of this run as CSV"},
             {"log", "FILE",
              "write a line of JSON per step as it is done, behind what is there with --resume"},
             FormatFlag()}}),
