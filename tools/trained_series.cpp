@@ -41,7 +41,10 @@ RunResult ResultOf(const Series& series) {
 
 std::string DelaysText(const Series& series) {
   std::vector<int64_t> delays;
-  for (const int64_t delay : MeasuredDelay(series.typical().trace)) delays.push_back(delay);
+  for (const int64_t delay : MeasuredDelay(series.typical().trace)) {
+    if (delay < 0) return "-";  // no update was done
+    delays.push_back(delay);
+  }
   return FormatFew(delays);
 }
 

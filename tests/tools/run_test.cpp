@@ -1,5 +1,7 @@
 // `pipelag run`: what it prints and leaves behind, its weights against the serial reference, and
 // how it ends on bad input.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -234,6 +236,20 @@ TEST(Run, SaysThatItDiverged) {
     EXPECT_TRUE(json.contains("diverged")) << how;
     EXPECT_FALSE(json.contains("final_loss") || json.contains("weights_sha256")) << how;
   }
+}
+
+TEST(Run, ThatDivergedBeforeAnyUpdateHadNoDelay) {
+  const Workplace place;
+  const std::string run =
+      "run --schedule 1f1b --ranks 2 --optimizer sgd --learning-rate 1e5 --microbatches 4 "
+      "--warm-up 0 --steps 20 ";
+  const nlohmann::json json = nlohmann::json::parse(
+      place.Pipelag(run + "--checkpoint kept --checkpoint-every 1 --format json").out);
+  const auto diverged = json.at("diverged").get<int64_t>();
+  const Outcome again = place.Pipelag(run + fmt::format("--resume kept/step-{:08}", diverged - 1));
+  EXPECT_THAT(again.out, testing::HasSubstr(fmt::format("at step {}", diverged)));
+  EXPECT_THAT(again.out, testing::HasSubstr(" -  "));
+  EXPECT_THAT(again.out, testing::Not(testing::HasSubstr("-1")));
 }
 
 TEST(Run, TrainsEveryKnownSchedule) {
