@@ -19,6 +19,7 @@ class InputFile {
   InputFile& operator=(const InputFile&) = delete;
   ~InputFile();
 
+  const std::filesystem::path& path() const { return path_; }
   /// In bytes, as it was opened.
   int64_t size() const { return size_; }
   /// Fills `to` with the bytes from `at` on, which must have been there when it was opened; several
@@ -27,7 +28,7 @@ class InputFile {
   void Read(int64_t at, std::span<std::byte> to) const;
 
  private:
-  std::filesystem::path file_;
+  std::filesystem::path path_;
   int descriptor_ = -1;
   int64_t size_ = 0;
 };

@@ -80,8 +80,7 @@ struct Entry {
 /// Reads headers; every refusal names the file.
 class HeaderReader {
  public:
-  HeaderReader(const std::filesystem::path& path, const InputFile& file)
-      : path_(path), file_(file) {}
+  explicit HeaderReader(const InputFile& file) : file_(file) {}
 
   void Read(std::map<std::string, FileTensor>& tensors,
             std::map<std::string, std::string>& metadata) {
@@ -98,7 +97,7 @@ class HeaderReader {
 
  private:
   [[noreturn]] void Refuse(const std::string& why) const {
-    throw Error(fmt::format("{}: {}", path_.string(), why));
+    throw Error(fmt::format("{}: {}", file_.path().string(), why));
   }
 
   nlohmann::json Header() {
@@ -120,7 +119,7 @@ class HeaderReader {
     if (!text.starts_with('{')) Refuse("is no safetensors file: its header is no JSON object");
     data_begin_ = static_cast<int64_t>(kLengthBytes + length);
     data_size_ = size - kLengthBytes - length;
-    return ParseJson(text, path_.string() + ": header");
+    return ParseJson(text, file_.path().string() + ": header");
   }
 
   void ReadMetadata(const nlohmann::json& entry, std::map<std::string, std::string>& metadata) {
@@ -197,7 +196,6 @@ class HeaderReader {
     }
   }
 
-  const std::filesystem::path& path_;
   const InputFile& file_;
   int64_t data_begin_ = 0;  // in the file
   uint64_t data_size_ = 0;
@@ -244,14 +242,14 @@ WrittenFile WriteSafetensors(const std::filesystem::path& file,
   return written;
 }
 
-SafetensorsFile::SafetensorsFile(const std::filesystem::path& file) : path_(file), file_(file) {
-  HeaderReader(path_, file_).Read(tensors_, metadata_);
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& file) : file_(file) {
+  HeaderReader(file_).Read(tensors_, metadata_);
 }
 
 const FileTensor& SafetensorsFile::At(const std::string& name) const {
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) {
-    throw Error(fmt::format("{}: holds no tensor {}", path_.string(), name));
+    throw Error(fmt::format("{}: holds no tensor {}", path().string(), name));
   }
   return found->second;
 }
@@ -260,7 +258,7 @@ const FileTensor& SafetensorsFile::Of(const std::string& name, std::string_view 
                                       const std::vector<int64_t>& shape) const {
   const FileTensor& tensor = At(name);
   if (tensor.type != type || tensor.shape != shape) {
-    throw Error(fmt::format("{}: tensor {} is {} {}, but {} {} is needed", path_.string(), name,
+    throw Error(fmt::format("{}: tensor {} is {} {}, but {} {} is needed", path().string(), name,
                             tensor.type, ShapeText(tensor.shape), type, ShapeText(shape)));
   }
   return tensor;

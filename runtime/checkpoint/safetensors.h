@@ -51,7 +51,7 @@ class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& file);
 
-  const std::filesystem::path& path() const { return path_; }
+  const std::filesystem::path& path() const { return file_.path(); }
   const std::map<std::string, FileTensor>& tensors() const { return tensors_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   /// Throws Error if there is none of that name.
@@ -67,7 +67,6 @@ class SafetensorsFile {
   const FileTensor& Of(const std::string& name, std::string_view type,
                        const std::vector<int64_t>& shape) const;
 
-  std::filesystem::path path_;
   InputFile file_;
   std::map<std::string, FileTensor> tensors_;
   std::map<std::string, std::string> metadata_;

@@ -93,7 +93,7 @@ class LlmcWeights : public WeightsAtStepZero {
  public:
   LlmcWeights(const std::filesystem::path& file, const LlmcHeader& header,
               const NetworkShape& shape)
-      : path_(file), file_(file) {
+      : file_(file) {
     RefuseUnlikeGpt2(file, shape);
     CheckSame(file, "layers", header.shape.layers, shape.layers);
     CheckSame(file, "channels", header.shape.hidden, shape.hidden);
@@ -114,12 +114,11 @@ class LlmcWeights : public WeightsAtStepZero {
       const std::string name = place.role == TensorRole::kHead ? kTokenEmbedding : place.name;
       const std::span values(weights + place.offset, static_cast<size_t>(place.elements()));
       file_.Read(tensors_.at(name), std::as_writable_bytes(values));
-      CheckFinite(path_, name, values);
+      CheckFinite(file_.path(), name, values);
     }
   }
 
  private:
-  std::filesystem::path path_;
   InputFile file_;
   std::map<std::string, int64_t> tensors_;  ///< first byte's place in the file
 };
@@ -152,16 +151,15 @@ class SafetensorsWeights : public WeightsAtStepZero {
       const std::string name = NameOf(place);
       std::vector<int64_t> shape = OwnShape(place);
       const std::span values(weights + place.offset, static_cast<size_t>(place.elements()));
-      if (place.name != kPositionEmbedding) {
+      if (place.name == kPositionEmbedding) {
+        const FileTensor& positions = file_.At(name);
+        shape[0] = positions.shape[0];
+        std::vector<float> all(static_cast<size_t>(positions.elements()));
+        file_.Read(name, shape, false, all.data());
+        std::copy_n(all.begin(), place.elements(), values.begin());
+      } else {
         file_.Read(name, shape, IsTransposed(place), values.data());
-        CheckFinite(file_.path(), name, values);
-        continue;
       }
-      const FileTensor& positions = file_.At(name);
-      shape[0] = positions.shape[0];
-      std::vector<float> all(static_cast<size_t>(positions.elements()));
-      file_.Read(name, shape, false, all.data());
-      std::copy_n(all.begin(), place.elements(), values.begin());
       CheckFinite(file_.path(), name, values);
     }
   }
